@@ -105,7 +105,7 @@ class Steps:
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.config = configuration.load(["--opts", *SETTINGS])
+        self.config = configuration.load_config(["--opts", *SETTINGS])
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self.training = Training(self.config)

@@ -1,4 +1,4 @@
-"""Reading what `Training.save` wrote."""
+"""Reading what `Training.save_checkpoint` wrote."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from checks import fail
 KEYS = {"model", "step", "epoch", "batches", "random", "config"}
 
 
-def read(path: Path, device: torch.device) -> dict[str, Any]:
+def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """The parts of a checkpoint; the process ends with 2 if the file is none."""
     try:
         state = torch.load(path, map_location=device, weights_only=True)

@@ -72,7 +72,7 @@ def fail(what: str, next_step: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def check(config: CfgNode) -> None:
+def check_config(config: CfgNode) -> None:
     """End the process if settings cannot be, or contradict each other."""
     for key, (low, high) in RANGES.items():
         if not low <= lookup(config, key) <= high:

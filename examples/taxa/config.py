@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from checks import check, fail, lookup
+from checks import check_config, fail, lookup
 from yacs.config import CfgNode
 
 # Every flag of tdbg's table. `tdbg run --flag LOSS.NULL_MASKING` sets DEBUG.LOSS.NULL_MASKING in the rank.
@@ -109,7 +109,7 @@ def defaults() -> CfgNode:
     return config
 
 
-def load(words: Sequence[str] | None = None) -> CfgNode:
+def load_config(words: Sequence[str] | None = None) -> CfgNode:
     """The configuration that a command line asks for; the process ends with 2 for a wrong one."""
     parser = argparse.ArgumentParser(description="Train a classifier of languages, branches and families from words.")
     parser.add_argument("--cfg", metavar="FILE", help="a YAML file of settings, such as base.yaml")
@@ -121,12 +121,12 @@ def load(words: Sequence[str] | None = None) -> CfgNode:
         fail(f"--opts: {asked.opts[-1]!r} has no value", "--opts takes pairs of KEY VALUE, and comes last")
     chosen = list(zip(asked.opts[::2], asked.opts[1::2], strict=True))
     for key, value in _settings(asked.cfg) if asked.cfg else ():
-        _set(config, key, value, asked.cfg)
+        _set_option(config, key, value, asked.cfg)
     _plant_settings(config, asked.fault, dict(chosen).get("FAULT", config.FAULT))
     for key, value in chosen:
-        _set(config, key, value, "--opts")
+        _set_option(config, key, value, "--opts")
     config.freeze()
-    check(config)
+    check_config(config)
     return config
 
 
@@ -169,10 +169,10 @@ def _plant_settings(config: CfgNode, asked: str, named: str) -> None:
     config.FAULT = name
     settings = FAULTS[name].settings
     for key, value in zip(settings[::2], settings[1::2], strict=True):
-        _set(config, key, value, f"--fault {name}")
+        _set_option(config, key, value, f"--fault {name}")
 
 
-def _set(config: CfgNode, key: str, value: Any, where: str) -> None:
+def _set_option(config: CfgNode, key: str, value: Any, where: str) -> None:
     """Set one value, of the type of its default; a whole number may stand for a fraction."""
     try:
         default = lookup(config, key)

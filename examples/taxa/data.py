@@ -43,7 +43,7 @@ def rows() -> tuple[Row, ...]:
     kinds: dict[str, set[str]] = {}
     capitals: dict[str, list[bool]] = {}
     for code in LINEAGES:
-        for kind, name in _names(Locale(code)):
+        for kind, name in _list_names(Locale(code)):
             for piece in re.findall(r"[^\W\d_]+", unicodedata.normalize("NFC", name)):
                 word = piece.lower()
                 if len(word) < LEAST_LETTERS or _script(word) is None:
@@ -60,7 +60,7 @@ def rows() -> tuple[Row, ...]:
             share,
             *(float(kind in kinds[word]) for kind in KINDS),
         )
-        found.append((_hash(word), Row(word, common(frozenset(shared)), meta, _part(word))))
+        found.append((_hash(word), Row(word, common(frozenset(shared)), meta, _choose_part(word))))
     return tuple(row for _, row in sorted(found))
 
 
@@ -78,7 +78,7 @@ def classes() -> dict[str, tuple[str, ...]]:
     return {name: (NULL, *sorted(map(str, found))) for name, found in zip(RANKS, labels, strict=True)}
 
 
-def _names(locale: Locale) -> list[tuple[str, str]]:
+def _list_names(locale: Locale) -> list[tuple[str, str]]:
     """What CLDR calls things in a language, each with its kind."""
     found = [("territory", name) for name in locale.territories.values()]
     found += [("language", name) for name in locale.languages.values()]
@@ -102,7 +102,7 @@ def _hash(word: str) -> int:
     return int.from_bytes(hashlib.sha1(word.encode(), usedforsecurity=False).digest()[:8], "big")
 
 
-def _part(word: str) -> str:
+def _choose_part(word: str) -> str:
     """Eight tenths train, one validates, one tests; a word is always in the same part."""
     return {0: "val", 1: "test"}.get(_hash(word) // 7 % 10, "train")
 

@@ -44,14 +44,16 @@ def majority(words: int) -> dict[str, float]:
     return found
 
 
-def run(settings: tuple[str, ...], seed: int, words: int, epochs: int) -> dict[str, float]:
+def train_variant(settings: tuple[str, ...], seed: int, words: int, epochs: int) -> dict[str, float]:
     """Train once, without a word, and measure on the test part."""
     opts = ("SEED", seed, "DATA.WORDS", words, "TRAIN.EPOCHS", epochs, "SCHEDULE.MASKED_EPOCHS", 0)
-    config = configuration.load(["--opts", *map(str, opts), *settings, "SCHEDULE.VALIDATION_EPOCHS", str(epochs)])
+    config = configuration.load_config(
+        ["--opts", *map(str, opts), *settings, "SCHEDULE.VALIDATION_EPOCHS", str(epochs)]
+    )
     torch.manual_seed(seed)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         training = Training(config)
-        training.fit()
+        training.train_epochs()
     hidden = () if config.META.ENABLED else tuple(data.COMPONENTS)
     scores = evaluate(training.model, data.Words("test"), hidden)
     return {**scores.accuracy, "macro_recall": scores.macro_recall, "mistake_distance": scores.mistake_distance}
@@ -105,7 +107,9 @@ def main() -> None:
     for seed in asked.seeds:
         for variant, settings in VARIANTS.items():
             if (variant, seed) not in done:
-                rows.append({"variant": variant, "seed": seed, **run(settings, seed, asked.words, asked.epochs)})
+                rows.append(
+                    {"variant": variant, "seed": seed, **train_variant(settings, seed, asked.words, asked.epochs)}
+                )
                 with asked.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
     print(table(rows, asked.words))

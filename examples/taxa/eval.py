@@ -46,11 +46,11 @@ def evaluate(model: nn.Module, words: data.Words, hidden: tuple[str, ...] = ()) 
     return Scores(accuracy, float(torch.stack(recalls).mean()), float(wrong.mean()) if len(wrong) else 0.0)
 
 
-def load(path: Path) -> tuple[Classifier, Any]:
+def load_classifier(path: Path) -> tuple[Classifier, Any]:
     """The model of a checkpoint, and the config it was trained with."""
     if not path.is_file():
         fail(f"no file {path}", "a run of train.py with --opts OUTPUT DIR writes DIR/last.pt")
-    state = checkpoints.read(path, torch.device("cpu"))
+    state = checkpoints.read_checkpoint(path, torch.device("cpu"))
     config = configuration.defaults()
     config.merge_from_other_cfg(config.load_cfg(state["config"]))
     model = Classifier(len(data.alphabet()), {rank: len(own) for rank, own in data.classes().items()}, config.MODEL)
@@ -70,7 +70,7 @@ def write_pages(model: Classifier, words: data.Words, folder: Path, count: int) 
     class Evaluator(EvaluationDebugging):
         """Hands each batch to the debuggers."""
 
-        def run(self) -> None:
+        def evaluate_words(self) -> None:
             self.on_eval_start()
             for at, batch in enumerate(DataLoader(words, 16)):
                 if at * 16 >= count:
@@ -92,7 +92,7 @@ def write_pages(model: Classifier, words: data.Words, folder: Path, count: int) 
     evaluator, pages = Evaluator(), SequentialDebugger(debuggers, model, page_size_mb=20)
     evaluator.debug_evaluation(pages, folder)
     with torch.no_grad():
-        evaluator.run()
+        evaluator.evaluate_words()
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--pages", type=Path, metavar="DIR", help="write pages there")
     parser.add_argument("--words", type=int, default=64, metavar="N", help="of so many words (64)")
     asked = parser.parse_args()
-    model, config = load(asked.checkpoint)
+    model, config = load_classifier(asked.checkpoint)
     words = data.Words(asked.part, words=config.DATA.WORDS, max_letters=config.DATA.MAX_LETTERS)
     scores = evaluate(model, words, () if config.META.ENABLED else tuple(data.COMPONENTS))
     print(f"{asked.part}: {len(words)} words")

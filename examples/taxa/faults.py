@@ -50,7 +50,7 @@ def plant(name: str, training: Any) -> None:
         FAULTS[name].plant(training)
 
 
-def after(owner: Any, name: str, then: Callable[..., Any]) -> None:
+def wrap_function(owner: Any, name: str, then: Callable[..., Any]) -> None:
     """``then(result, *args)`` takes the place of the result of a function or method."""
     before = getattr(owner, name)
     setattr(owner, name, lambda *args, **more: then(before(*args, **more), *args))
@@ -74,7 +74,7 @@ def at_step(training: Any, step: int, do: Callable[[Any], None]) -> None:
 @fault("smoothing-rows", "LOSS.TAXONOMY_SMOOTHING", "TD-L007", settings=("LOSS.SMOOTHING.ENABLED", True))
 def smoothing_rows(training: Any) -> None:
     """Rows of the smoothing matrix do not sum to 1: the shares of the neighbours are not normalised."""
-    after(losses, "smoothing_matrix", lambda found, *_: found + 0.5 * (found > 0) * (1 - torch.eye(len(found))))
+    wrap_function(losses, "smoothing_matrix", lambda found, *_: found + 0.5 * (found > 0) * (1 - torch.eye(len(found))))
 
 
 @fault("smoothing-far", "LOSS.TAXONOMY_SMOOTHING", "TD-L008", settings=("LOSS.SMOOTHING.ENABLED", True))
@@ -93,13 +93,15 @@ def null_index(training: Any) -> None:
 @fault("null-unmasked", "LOSS.NULL_MASKING", "TD-L005", settings=("LOSS.NULL_MASKING.ENABLED", True))
 def null_unmasked(training: Any) -> None:
     """The masking probability is worked out and never applied."""
-    after(losses.NullMask, "keep", lambda found, *_: {rank: torch.ones_like(own) for rank, own in found.items()})
+    wrap_function(
+        losses.NullMask, "keep", lambda found, *_: {rank: torch.ones_like(own) for rank, own in found.items()}
+    )
 
 
 @fault("weights-inverted", "LOSS.CLASS_WEIGHTING", "TD-L012", settings=("LOSS.CLASS_WEIGHTING.ENABLED", True))
 def weights_inverted(training: Any) -> None:
     """Common classes weigh most: the weights were not inverted."""
-    after(losses, "class_weights", lambda found, *_: torch.where(found > 0, 1.0 / found.clamp_min(1e-12), 0.0))
+    wrap_function(losses, "class_weights", lambda found, *_: torch.where(found > 0, 1.0 / found.clamp_min(1e-12), 0.0))
 
 
 @fault("gradnorm-collapse", "LOSS.GRADNORM_METRICS", "TD-L014", settings=(*GRADNORM, "LOSS.GRADNORM.LR", 5.0))
@@ -113,11 +115,11 @@ def gradnorm_nan(training: Any) -> None:
     """The first losses come from a step that overflowed: targets are NaN, and the weights never move."""
     before = gradnorm.GradNorm.__init__
 
-    def init(self: Any, *args: Any) -> None:
+    def init_anew(self: Any, *args: Any) -> None:
         before(self, *args)
         self.first = dict.fromkeys(self.tasks, float("nan"))
 
-    gradnorm.GradNorm.__init__ = init  # type: ignore[assignment, method-assign]
+    gradnorm.GradNorm.__init__ = init_anew  # type: ignore[assignment, method-assign]
 
 
 @fault("gradnorm-graph", "LOSS.GRADNORM_MEMORY", "TD-L017", settings=GRADNORM)
@@ -153,11 +155,11 @@ def sampler_epoch(training: Any) -> None:
 def slow_loader(training: Any) -> None:
     """Each word is read from somewhere slow, in the loop's own process."""
 
-    def wait(found: Any, *_: Any) -> Any:
+    def read_slowly(found: Any, *_: Any) -> Any:
         time.sleep(0.002)
         return found
 
-    after(data.Words, "__getitem__", wait)
+    wrap_function(data.Words, "__getitem__", read_slowly)
 
 
 @fault(
@@ -175,7 +177,9 @@ def augmentation_idle(training: Any) -> None:
 @fault("augmentation-range", "AUGMENTATION", "TD-R003", settings=("AUGMENT.ENABLED", True))
 def augmentation_range(training: Any) -> None:
     """A transform makes letters that the alphabet does not have, and the embedding fails."""
-    after(data.SwapLetters, "__call__", lambda found, *_: torch.where(found > 0, found + len(data.alphabet()), found))
+    wrap_function(
+        data.SwapLetters, "__call__", lambda found, *_: torch.where(found > 0, found + len(data.alphabet()), found)
+    )
 
 
 # The model
@@ -189,7 +193,7 @@ def unused_head(training: Any) -> None:
         model.spare = nn.Linear(model.backbone.shared.out_features, 10)
         return model
 
-    after(training, "build_model", add)
+    wrap_function(training, "build_model", add)
 
 
 @fault("dead-activation", "FORWARD", "TD-N005")
@@ -200,7 +204,7 @@ def dead_activation(training: Any) -> None:
         nn.init.constant_(model.backbone.far.bias, -50.0)
         return model
 
-    after(training, "build_model", kill)
+    wrap_function(training, "build_model", kill)
 
 
 @fault("float64-parameter", "DEVICE", "TD-C007")
@@ -218,7 +222,7 @@ def float64_parameter(training: Any) -> None:
         return model
 
     Classifier.forward = forward  # type: ignore[assignment, method-assign]
-    after(training, "build_model", add)
+    wrap_function(training, "build_model", add)
 
 
 @fault("detached-backbone", "BACKWARD", "TD-G005")
@@ -226,7 +230,7 @@ def detached_backbone(training: Any) -> None:
     """The features are detached before the heads: the backbone never learns."""
     from model import Backbone
 
-    after(Backbone, "forward", lambda found, *_: found.detach().requires_grad_())
+    wrap_function(Backbone, "forward", lambda found, *_: found.detach().requires_grad_())
 
 
 @fault("tiny-gradients", "GRADIENTS", "TD-G002")
@@ -234,7 +238,7 @@ def tiny_gradients(training: Any) -> None:
     """Features are scaled down a hundred million times, and their gradients with them."""
     from model import Backbone
 
-    after(Backbone, "forward", lambda found, *_: found * 1e-8)
+    wrap_function(Backbone, "forward", lambda found, *_: found * 1e-8)
 
 
 @fault("nan-weight", "", "TD-N001", options=EVERY_STEP)
@@ -257,7 +261,7 @@ def nan_backward(training: Any) -> None:
         shift = 1e-6 if self.step < 15 else 0.0
         return loss + torch.sqrt(weight * 0.0 + shift).sum() * 1e-6
 
-    after(training, "total", penalise)
+    wrap_function(training, "combine_losses", penalise)
 
 
 # The loop
@@ -271,7 +275,7 @@ def no_zero_grad(training: Any) -> None:
         optimizer.zero_grad = lambda *_, **__: None
         return optimizer
 
-    after(training, "build_optimizer", spoil)
+    wrap_function(training, "build_optimizer", spoil)
 
 
 @fault("head-left-out", "OPTIMIZER", "TD-S006")
@@ -284,7 +288,7 @@ def head_left_out(training: Any) -> None:
             group["params"] = [parameter for parameter in group["params"] if id(parameter) not in left]
         return optimizer
 
-    after(training, "build_optimizer", leave_out)
+    wrap_function(training, "build_optimizer", leave_out)
 
 
 @fault("scheduler-first", "LR", "TD-S003")
@@ -316,10 +320,10 @@ def lr_spike(training: Any) -> None:
 def cosine_in_epochs(training: Any) -> None:
     """The cosine counts epochs, and is stepped after each batch."""
 
-    def build(self: Any) -> Any:
+    def build_other(self: Any) -> Any:
         return torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, self.config.TRAIN.EPOCHS)
 
-    training.build_scheduler = build
+    training.build_scheduler = build_other
 
 
 @fault("fp16-unscaled", "AMP", "TD-A003", settings=("TRAIN.AMP", "fp16"))
@@ -327,12 +331,12 @@ def fp16_unscaled(training: Any) -> None:
     """fp16 without a GradScaler, and a loss that is divided by the letters of the batch as well."""
     before = training.__init__
 
-    def init(self: Any, *args: Any) -> None:
+    def init_anew(self: Any, *args: Any) -> None:
         before(self, *args)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
 
-    training.__init__ = init
-    after(training, "total", lambda loss, *_: loss / 1e5)
+    training.__init__ = init_anew
+    wrap_function(training, "combine_losses", lambda loss, *_: loss / 1e5)
 
 
 @fault("graph-kept", "MEMORY", "TD-M001", settings=("TRAIN.MAX_STEPS", 80, "TRAIN.EPOCHS", 80, "DATA.BATCH_SIZE", 128))
@@ -343,7 +347,7 @@ def graph_kept(training: Any) -> None:
 
     def train_step(self: Any, batch: Any) -> None:
         before(self, batch)
-        history.append(self.total(self.forward(self.model, batch)))
+        history.append(self.combine_losses(self.forward(self.model, batch)))
 
     training.train_step = train_step
 
@@ -364,7 +368,7 @@ def train_mode(training: Any) -> None:
         model.eval = lambda: model
         return model
 
-    after(training, "build_model", spoil)
+    wrap_function(training, "build_model", spoil)
 
 
 # The first checks, while the validation loss still falls by 3 to 10 percent from one to the next, whatever the seed.
@@ -381,11 +385,11 @@ def stop_on_max(training: Any) -> None:
     """Early stopping waits for the validation loss to rise."""
     before = training.__init__
 
-    def init(self: Any, *args: Any) -> None:
+    def init_anew(self: Any, *args: Any) -> None:
         before(self, *args)
         self.stopper.mode = "max"
 
-    training.__init__ = init
+    training.__init__ = init_anew
 
 
 @fault("checkpoint-keys", "CHECKPOINT", "TD-C010", resumes=True)
@@ -436,7 +440,7 @@ def wandb_clash(training: Any) -> None:
 
         wandb.log({"val/loss": self.results["val/loss"]}, step=self.epoch)
 
-    after(training, "validate", log)
+    wrap_function(training, "validate", log)
 
 
 # Ranks
@@ -455,6 +459,6 @@ def rank_skew(training: Any) -> None:
     at_step(training, 6, lambda self: time.sleep(3.0 * (self.rank == 1)))
 
 
-def names() -> Iterator[str]:
+def iter_names() -> Iterator[str]:
     """All faults."""
     return iter(FAULTS)

@@ -20,7 +20,7 @@ class MetricsTracker:
         self.hierarchy, self.null_label = tuple(hierarchy), null_label
         self.sums: dict[str, dict[str, list[float]]] = {}
 
-    def _add(self, phase: str, name: str, total: float, count: float) -> None:
+    def _add_value(self, phase: str, name: str, total: float, count: float) -> None:
         own = self.sums.setdefault(phase, {}).setdefault(name, [0.0, 0.0])
         own[0] += total
         own[1] += count
@@ -29,10 +29,10 @@ class MetricsTracker:
         self, values: Mapping[str, Any], samples: int, *, phase: str = "train", tasks: Any = None, **_: Any
     ) -> None:
         for name, value in values.items():
-            self._add(phase, f"{phase}/{name}", float(value) * samples, samples)
+            self._add_value(phase, f"{phase}/{name}", float(value) * samples, samples)
         for task, inner in (tasks or {}).items():
             for name, value in inner.items():
-                self._add(phase, f"{phase}/{name}_{task}", float(value) * samples, samples)
+                self._add_value(phase, f"{phase}/{name}_{task}", float(value) * samples, samples)
 
     def update_val_metrics(self, values: Mapping[str, Any], samples: int, *, phase: str = "val", **more: Any) -> None:
         self.update_train_batch(values, samples, phase=phase, **more)
@@ -41,13 +41,13 @@ class MetricsTracker:
         whole = partial = labelled = None
         for task in self.hierarchy:
             right, null = predictions[task].argmax(1) == targets[task], targets[task] == self.null_label
-            self._add(phase, f"{phase}/acc1_{task}", float((right & ~null).sum()), float((~null).sum()))
+            self._add_value(phase, f"{phase}/acc1_{task}", float((right & ~null).sum()), float((~null).sum()))
             whole = right if whole is None else whole & right
             partial = right | null if partial is None else partial & (right | null)
             labelled = ~null if labelled is None else labelled | ~null
         if whole is not None and partial is not None and labelled is not None:
-            self._add(phase, f"{phase}/chain_accuracy", float(whole.sum()), len(whole))
-            self._add(
+            self._add_value(phase, f"{phase}/chain_accuracy", float(whole.sum()), len(whole))
+            self._add_value(
                 phase, f"{phase}/partial_chain_accuracy", float((partial & labelled).sum()), float(labelled.sum())
             )
 

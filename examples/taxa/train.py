@@ -58,7 +58,9 @@ class Training:
         self.stopper = EarlyStopping(stop.METRIC, stop.PATIENCE, stop.MIN_DELTA, mode_of(stop.METRIC))
         self.results: dict[str, float] = {}
         if config.CHECKPOINT.RESUME:
-            self.load(Path(config.CHECKPOINT.RESUME))  # before the first row, with which the run of W&B begins
+            self.load_checkpoint(
+                Path(config.CHECKPOINT.RESUME)
+            )  # before the first row, with which the run of W&B begins
         self.logger.log_schedule_values(self.plan(), step=self.step, epoch=self.epoch)
 
     # the parts
@@ -133,7 +135,7 @@ class Training:
 
     # the loop
 
-    def fit(self) -> dict[str, float]:
+    def train_epochs(self) -> dict[str, float]:
         """Train to the end; returns the last values of validation."""
         began = time.perf_counter()
         while self.step < self.total_steps and not self.stopper.early_stop:
@@ -172,13 +174,13 @@ class Training:
         if self.schedule.due_after_epoch("masking", self.epoch):
             self.validate_masked()
         if self.schedule.due_after_epoch("checkpoint", self.epoch):
-            self.save("last")
+            self.save_checkpoint("last")
 
     def train_step(self, batch: Batch) -> None:
         """Forward, backward, update."""
         self.optimizer.zero_grad()
         task_losses = self.forward(self.wrapped, batch)
-        loss = self.total(task_losses)
+        loss = self.combine_losses(task_losses)
         self.scaler.scale(loss).backward()
         self.update()
         if self.gradnorm is not None and self.schedule.due("gradnorm", self.step):
@@ -202,7 +204,7 @@ class Training:
             scores = model(batch["letters"], meta, shown)
         return self.loss(scores, batch["labels"], self.step)
 
-    def total(self, task_losses: dict[str, Tensor]) -> Tensor:
+    def combine_losses(self, task_losses: dict[str, Tensor]) -> Tensor:
         """The weighted mean over the ranks of the taxonomy."""
         weights = self.gradnorm.weights if self.gradnorm else dict.fromkeys(RANKS, 1.0)
         return torch.stack([weights[rank] * loss for rank, loss in task_losses.items()]).sum() / len(RANKS)
@@ -229,7 +231,7 @@ class Training:
         if self.schedule.due("masking", self.step):
             self.validate_masked()
         if self.schedule.due("checkpoint", self.step):
-            self.save("last")
+            self.save_checkpoint("last")
 
     # validation
 
@@ -300,7 +302,7 @@ class Training:
         parts |= {"stopper": self.stopper} | ({"gradnorm": self.gradnorm} if self.gradnorm else {})
         return parts
 
-    def save(self, name: str) -> None:
+    def save_checkpoint(self, name: str) -> None:
         """Write OUTPUT/NAME.pt, whole or not at all; rank 0 alone."""
         if self.rank or not self.config.OUTPUT:
             return
@@ -315,9 +317,9 @@ class Training:
     def weights(self) -> dict[str, Tensor]:
         return self.model.state_dict()
 
-    def load(self, path: Path) -> None:
+    def load_checkpoint(self, path: Path) -> None:
         """Go on from a checkpoint."""
-        state = checkpoints.read(path, self.device)
+        state = checkpoints.read_checkpoint(path, self.device)
         try:
             self.load_weights(state["model"])
         except RuntimeError as error:
@@ -346,7 +348,7 @@ def device_of(asked: str, rank: int) -> torch.device:
 
 
 def main() -> None:
-    config = configuration.load()
+    config = configuration.load_config()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # more do not help so small a model
     if world > 1:
@@ -361,7 +363,7 @@ def main() -> None:
     faults.plant(config.FAULT, Training)
     training = Training(config, rank, world)
     torch.manual_seed(config.SEED + rank) if not config.CHECKPOINT.RESUME else None
-    training.fit()
+    training.train_epochs()
     if world > 1:
         gc.collect()
         dist.barrier()

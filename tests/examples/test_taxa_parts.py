@@ -107,7 +107,7 @@ def test_words_are_split_once_and_for_all(taxa_modules: Any) -> None:
 
 
 def test_ranks_see_every_validation_word_once(taxa_modules: Any) -> None:
-    config = taxa_modules.config.load(["--opts", "DATA.WORDS", "777", "DATA.BATCH_SIZE", "16"])
+    config = taxa_modules.config.load_config(["--opts", "DATA.WORDS", "777", "DATA.BATCH_SIZE", "16"])
     seen = [taxa_modules.data.loaders(config, rank, 2)[1].dataset.indices for rank in (0, 1)]
     whole = len(taxa_modules.data.Words("val", words=777))
     assert sorted([*seen[0], *seen[1]]) == list(range(whole))
@@ -199,7 +199,9 @@ def test_the_flags_are_those_of_the_table(taxa_modules: Any) -> None:
 
 
 def test_the_file_of_defaults_is_readable(taxa_modules: Any) -> None:
-    config = taxa_modules.config.load(["--cfg", str(TAXA / "base.yaml"), "--opts", "TRAIN.LR", "1", "OUTPUT", "12"])
+    config = taxa_modules.config.load_config(
+        ["--cfg", str(TAXA / "base.yaml"), "--opts", "TRAIN.LR", "1", "OUTPUT", "12"]
+    )
     assert config.LOSS.NULL_MASKING.ENABLED and config.TRAIN.LR == 1.0 and config.OUTPUT == "12"
 
 
@@ -275,7 +277,7 @@ def test_a_wrong_config_is_two_lines(taxa_modules: Any, name: str, capsys: Any) 
     """What is wrong, and what to do next."""
     words, what, next_step = WRONG[name]
     with pytest.raises(SystemExit) as error:
-        taxa_modules.config.load(words)
+        taxa_modules.config.load_config(words)
     assert error.value.code == 2
     assert_two_lines(capsys.readouterr().err, what, next_step)
 
@@ -316,7 +318,7 @@ def test_what_a_file_may_say(taxa_modules: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     debug = "DEBUG: {PROFILER: '30:32', AUTOGRAD_ANOMALY: raise}"
     file.write_text(f"TRAIN: {{LR: 1, WEIGHT_DECAY: 1e-3, AMP: 'off'}}\nLOSS:\nOUTPUT: 12\n{debug}\n")
-    config = taxa_modules.config.load(["--cfg", str(file), "--opts", "META.ENABLED", "false"])
+    config = taxa_modules.config.load_config(["--cfg", str(file), "--opts", "META.ENABLED", "false"])
     assert config.TRAIN.LR == 1.0 and config.TRAIN.WEIGHT_DECAY == 1e-3 and config.OUTPUT == "12"
     assert (
         config.DEBUG.PROFILER == "30:32" and config.DEBUG.AUTOGRAD_ANOMALY == "raise" and config.META.ENABLED is False
@@ -324,7 +326,7 @@ def test_what_a_file_may_say(taxa_modules: Any, tmp_path: Path) -> None:
 
 
 def test_a_fault_named_by_a_setting_brings_its_settings(taxa_modules: Any) -> None:
-    config = taxa_modules.config.load(["--opts", "FAULT", "smoothing-far"])
+    config = taxa_modules.config.load_config(["--opts", "FAULT", "smoothing-far"])
     assert config.FAULT == "smoothing-far" and config.LOSS.SMOOTHING.ENABLED
 
 
@@ -344,7 +346,7 @@ def test_what_shows_only_later(
     few = ("DATA.WORDS", "200", "DATA.BATCH_SIZE", "32", "TRAIN.MAX_STEPS", "4", "SCHEDULE.MASKED_EPOCHS", "0")
 
     def train(*more: str) -> None:
-        taxa_modules.train.Training(taxa_modules.config.load(["--opts", *more])).fit()
+        taxa_modules.train.Training(taxa_modules.config.load_config(["--opts", *more])).train_epochs()
 
     (wrong_files / "text.pt").write_text("hello")
     torch.save({"model": {}}, wrong_files / "other.pt")
@@ -362,7 +364,9 @@ def test_what_shows_only_later(
 def test_early_stopping_waits_for_what_is_measured(taxa_modules: Any, wrong_files: Path) -> None:
     """Each metric that may be named is one of a validation pass; where all of its samples are NaN, the wait goes on."""
     few = ("DATA.WORDS", "400", "DATA.BATCH_SIZE", "32", "SCHEDULE.MASKED_EPOCHS", "0", "TRAIN.EPOCHS", "9")
-    training = taxa_modules.train.Training(taxa_modules.config.load(["--opts", *few, "EARLY_STOP.PATIENCE", "2"]))
+    training = taxa_modules.train.Training(
+        taxa_modules.config.load_config(["--opts", *few, "EARLY_STOP.PATIENCE", "2"])
+    )
     assert set(taxa_modules.checks.CHOICES["EARLY_STOP.METRIC"]) <= set(training.validation_pass("val"))
     with torch.no_grad():
         training.model.backbone.shared.weight.fill_(float("nan"))
@@ -385,10 +389,10 @@ def test_a_resumed_run_ends_where_it_would_have(
     monkeypatch.chdir(tmp_path)
 
     def train(*more: str) -> Any:
-        config = taxa_modules.config.load(["--opts", *TINY, "SCHEDULE.CHECKPOINT_EPOCHS", "0", *more])
+        config = taxa_modules.config.load_config(["--opts", *TINY, "SCHEDULE.CHECKPOINT_EPOCHS", "0", *more])
         torch.manual_seed(0)
         training = taxa_modules.train.Training(config)
-        training.fit()
+        training.train_epochs()
         return training
 
     whole = train("SCHEDULE.CHECKPOINT_STEPS", "9", "OUTPUT", "a")
@@ -440,9 +444,9 @@ def test_it_runs_without_tdbg(tmp_path: Path) -> None:
 
 def test_a_flag_of_a_technique_that_is_off_is_told(taxa_modules: Any, capsys: Any) -> None:
     words = ["--opts", "DEBUG.LOSS.NULL_MASKING", "True", "LOSS.NULL_MASKING.ENABLED"]
-    taxa_modules.debugging.tell_idle(taxa_modules.config.load([*words, "True"]))
+    taxa_modules.debugging.tell_idle(taxa_modules.config.load_config([*words, "True"]))
     assert capsys.readouterr().err == ""
-    taxa_modules.debugging.tell_idle(taxa_modules.config.load([*words, "False"]))
+    taxa_modules.debugging.tell_idle(taxa_modules.config.load_config([*words, "False"]))
     said = "taxa: LOSS.NULL_MASKING has nothing to tell: LOSS.NULL_MASKING.ENABLED is off\n"
     assert capsys.readouterr().err == said
     assert list(taxa_modules.debugging.SPEAKS_OF) == [

@@ -36,7 +36,7 @@ def run_loop(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any 
     return model
 
 
-def plain() -> nn.Module:
+def train_plain_net() -> nn.Module:
     model = make_mlp()
     return run_loop(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), clip=1.0)
 
@@ -174,7 +174,7 @@ def learned_to_the_end() -> nn.Module:
 
 
 PROGRAMS = [
-    plain,
+    train_plain_net,
     warm_up_from_zero,
     batch_norm,
     adapter,

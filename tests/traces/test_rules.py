@@ -41,7 +41,7 @@ def make_steps(make, count=6, length=1000):
     return found
 
 
-def plain(_, begin, wait=10, loader=LOADER):
+def make_plain_step(_, begin, wait=10, loader=LOADER):
     """A healthy step on the CPU."""
     return [
         make_annotation(loader, begin, wait),
@@ -96,18 +96,25 @@ def zeroing(number, begin):
         make_annotation("Optimizer.zero_grad#SGD.zero_grad", begin + 700, 60),
         make_op("aten::zero_", begin + 705, 50),
     ]
-    return [*plain(number, begin)[:3], *wide]
+    return [*make_plain_step(number, begin)[:3], *wide]
 
 
 def made_in_forward(number, begin):
     """As much filling with zeros, but for tensors of the model's own."""
-    return [*plain(number, begin), make_op("aten::zero_", begin + 700, 50)]
+    return [*make_plain_step(number, begin), make_op("aten::zero_", begin + 700, 50)]
 
 
 def make_saving_step(frame):
     """A step that is five times as long, most of it in a frame of Python."""
-    longer = [make_step(6, 6000, 5000), *plain(6, 6000), make_step(7, 11000, 1000), *plain(7, 11000)]
-    return slow_down([*make_steps(plain), *longer, *make_frame("train.py(3): main", 0), *make_frame(frame, 6950)])
+    longer = [
+        make_step(6, 6000, 5000),
+        *make_plain_step(6, 6000),
+        make_step(7, 11000, 1000),
+        *make_plain_step(7, 11000),
+    ]
+    return slow_down(
+        [*make_steps(make_plain_step), *longer, *make_frame("train.py(3): main", 0), *make_frame(frame, 6950)]
+    )
 
 
 def make_frame(frame, at):
@@ -124,7 +131,7 @@ def hidden(number, begin):
 
 def looping(number, begin):
     updates = [make_op("aten::add_", begin + 500 + at * 4, 3) for at in range(100)]
-    return [*plain(number, begin)[:2], make_annotation("Optimizer.step#Own.step", begin + 500, 400), *updates]
+    return [*make_plain_step(number, begin)[:2], make_annotation("Optimizer.step#Own.step", begin + 500, 400), *updates]
 
 
 def make_held(growth):
@@ -132,7 +139,7 @@ def make_held(growth):
         low = 1000 + growth * number
         rise = [make_memory_event(begin + 100 + at, 10, low + 500, address=number) for at in (0, 200)]
         return [
-            *plain(number, begin),
+            *make_plain_step(number, begin),
             make_memory_event(begin + 50, 1, low),
             *rise,
             make_memory_event(begin + 900, -500, low + growth),
@@ -153,7 +160,7 @@ def test_evidence_is_of_a_step_as_the_title_is(tmp_path):
     (one,) = evaluate_traces([("", summarize_trace(write_trace(tmp_path / "t.json", make_steps(looping, 3))))], {})[0]
     assert one.code == "TD-P111" and one.title.endswith("in 70 small operations")
     assert one.evidence[0] == "aten::add_: 70 calls and 0.63 ms a step"
-    waits = slow_down(make_steps(lambda number, begin: plain(number, begin, wait=300), 3))
+    waits = slow_down(make_steps(lambda number, begin: make_plain_step(number, begin, wait=300), 3))
     (one,) = evaluate_traces([("", summarize_trace(write_trace(tmp_path / "t.json", waits)))], {})[0]
     assert one.code == "TD-P101" and one.evidence[-1] == f"{LOADER}: 1 call and 3 ms a step"
 
@@ -174,7 +181,7 @@ def test_a_leak_that_is_the_first_thing_a_step_allocates(tmp_path):
                 make_memory_event(begin + 500, 60_000, low + kept + 60_000),
                 make_memory_event(begin + 900, -60_000, low + kept + 4),
             ]
-            return [*plain(number, begin), *clear, *keep, *rise]
+            return [*make_plain_step(number, begin), *clear, *keep, *rise]
 
         return make_leaking_step
 
@@ -196,13 +203,13 @@ FLOAT32 = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_ffma"
 HIGHEST, HIGH = ({**A100, "tdbg": {"float32_matmul_precision": name}} for name in ("highest", "high"))
 FAULTS = {
     "TD-P101": (
-        slow_down(make_steps(lambda number, begin: plain(number, begin, 400))),
-        slow_down(make_steps(plain)),
+        slow_down(make_steps(lambda number, begin: make_plain_step(number, begin, 400))),
+        slow_down(make_steps(make_plain_step)),
         None,
     ),
     "TD-P102": (
-        slow_down(make_steps(lambda number, begin: plain(number, begin, 400, ALONE))),
-        slow_down(make_steps(lambda number, begin: plain(number, begin, 40, ALONE))),
+        slow_down(make_steps(lambda number, begin: make_plain_step(number, begin, 400, ALONE))),
+        slow_down(make_steps(lambda number, begin: make_plain_step(number, begin, 40, ALONE))),
         None,
     ),
     "TD-P103": (make_steps(copying), make_steps(device), None),
@@ -217,7 +224,7 @@ FAULTS = {
     ),
     "TD-P109": (make_steps(make_reserved(1 << 30, 1_000_000_000)), make_steps(make_reserved(1 << 29, 1 << 29)), A100),
     "TD-P110": (make_steps(make_reserved(1 << 27, 1 << 29)), make_steps(make_reserved(1 << 28, (1 << 29) - 1)), A100),
-    "TD-P111": (make_steps(looping), make_steps(plain), None),
+    "TD-P111": (make_steps(looping), make_steps(make_plain_step), None),
     "TD-P112": (make_steps(zeroing), make_steps(made_in_forward), None),
     "TD-P113": (make_saving_step(SAVE), make_saving_step("train.py(9): think"), None),
     "TD-P114": (make_steps(exposed), make_steps(hidden), None),
@@ -253,7 +260,7 @@ def test_a_fault_is_named_first_and_its_twin_is_healthy(tmp_path, code):
 
 def test_a_slow_rank_is_named_with_what_makes_it_slow(tmp_path):
     def rank(wait):
-        events = make_steps(lambda number, begin: plain(number, begin, wait))
+        events = make_steps(lambda number, begin: make_plain_step(number, begin, wait))
         late = [make_op("c10d::allreduce_", number * 1000 + 700, 200 - wait) for number in range(6)]
         return summarize_trace(write_trace(tmp_path / "t.json", [*events, *late]))
 
@@ -357,7 +364,7 @@ def test_traces_that_are_no_ranks_of_one_job_do_not_excuse_each_other(tmp_path):
 
 def test_one_step_is_a_notice_two_a_warning_and_the_three_of_a_window_can_be_critical(tmp_path):
     def severity(*waits):
-        events = slow_down(make_steps(lambda number, begin: plain(number, begin, waits[number]), len(waits)))
+        events = slow_down(make_steps(lambda number, begin: make_plain_step(number, begin, waits[number]), len(waits)))
         (found,) = evaluate_events(tmp_path, events)[0]
         return found.severity
 
@@ -370,7 +377,9 @@ def test_a_loader_without_workers_is_judged_by_its_usual_wait(tmp_path):
     """Two hiccups in five steps are no batches that are made; one quick step does not hide those that are."""
 
     def judge_waits(waits, loader):
-        events = slow_down(make_steps(lambda number, begin: plain(number, begin, waits[number], loader), len(waits)))
+        events = slow_down(
+            make_steps(lambda number, begin: make_plain_step(number, begin, waits[number], loader), len(waits))
+        )
         return [(one.code, one.severity) for one in evaluate_events(tmp_path, events)[0]]
 
     hiccups = [30, 330, 30, 330, 30]
@@ -381,7 +390,7 @@ def test_a_loader_without_workers_is_judged_by_its_usual_wait(tmp_path):
 
 
 def test_a_longer_hiccup_hides_no_save(tmp_path):
-    hiccup = slow_down([make_step(8, 12_000, 9000), *plain(8, 12_000)])
+    hiccup = slow_down([make_step(8, 12_000, 9000), *make_plain_step(8, 12_000)])
     (found,) = evaluate_events(tmp_path, [*make_saving_step(SAVE), *hiccup])[0]
     assert (found.code, found.severity) == ("TD-P113", "warning")
     assert found.title == "step 6 takes 5.0 times the median, most of it in a save or a write to the disk"
@@ -392,9 +401,16 @@ def test_a_longer_hiccup_hides_no_save(tmp_path):
     "name", ["torch.save", "safetensors.save_file", "torch.distributed.checkpoint.save", "xm.save"]
 )
 def test_a_save_that_is_marked_needs_no_stacks(tmp_path, name):
-    longer = [make_step(6, 6000, 5000), *plain(6, 6000), make_step(7, 11000, 1000), *plain(7, 11000)]
+    longer = [
+        make_step(6, 6000, 5000),
+        *make_plain_step(6, 6000),
+        make_step(7, 11000, 1000),
+        *make_plain_step(7, 11000),
+    ]
     inner = make_annotation("tdbg.save: torch.save", 7000, 3000)  # one save calls another
-    marked = slow_down([*make_steps(plain), *longer, make_annotation(f"tdbg.save: {name}", 6950, 3900), inner])
+    marked = slow_down(
+        [*make_steps(make_plain_step), *longer, make_annotation(f"tdbg.save: {name}", 6950, 3900), inner]
+    )
     (found,) = evaluate_events(tmp_path, marked)[0]
     assert (found.code, found.severity) == ("TD-P113", "warning")
     assert "most of it in a save" in found.title
@@ -405,7 +421,9 @@ def test_a_rank_that_is_slow_in_each_step_is_critical(tmp_path):
     def severity(*waits):
         every = {}
         for rank, late in enumerate(([10] * len(waits), waits)):
-            events = make_steps(lambda number, begin, late=late: plain(number, begin, late[number]), len(waits))
+            events = make_steps(
+                lambda number, begin, late=late: make_plain_step(number, begin, late[number]), len(waits)
+            )
             events += [make_op("c10d::allreduce_", at * 1000 + 610 + wait, 250 - wait) for at, wait in enumerate(late)]
             every[f"rank {rank}"] = summarize_trace(write_trace(tmp_path / f"{rank}.json", slow_down(events)))
         (found,) = (one for one in evaluate_traces(list(every.items()), {}, every)[0] if one.code == "TD-P115")
@@ -480,7 +498,7 @@ def test_who_waits_for_batches_is_told_once_for_each(tmp_path):
 
 def test_the_busiest_line_is_that_of_the_programs_thread_without_what_it_calls(tmp_path):
     events = [
-        *make_steps(plain, 2),
+        *make_steps(make_plain_step, 2),
         make_span("train.py(1): main", 0, 2000, "python_function"),
         make_span("train.py(5): loss", 100, 1500, "python_function"),
         make_span("nn.Module: Net_0", 200, 1400, "python_function"),
@@ -491,7 +509,10 @@ def test_the_busiest_line_is_that_of_the_programs_thread_without_what_it_calls(t
     assert summary_figures.busiest_line(read) == [
         "most of the program's own time is in train.py(1): main, 0.25 ms a step"
     ]
-    assert summary_figures.busiest_line(summarize_trace(write_trace(tmp_path / "t.json", make_steps(plain, 2)))) == []
+    assert (
+        summary_figures.busiest_line(summarize_trace(write_trace(tmp_path / "t.json", make_steps(make_plain_step, 2))))
+        == []
+    )
 
 
 def test_what_the_real_traces_are_told():

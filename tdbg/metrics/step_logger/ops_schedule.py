@@ -101,7 +101,7 @@ class OpsSchedule:
     def averages(self) -> bool:
         """True if what is written to the sinks are means over several steps: keys then carry ``step_avg_``."""
         sink, step = self.intervals["wandb"], self.intervals["step"]
-        return not sink.off and (sink.epochs > 0 or sink.steps > max(step.steps, 1))
+        return not sink.is_off and (sink.epochs > 0 or sink.steps > max(step.steps, 1))
 
     def warming_up(self, step: int) -> bool:
         """True up to the last step of the warm-up."""
@@ -162,7 +162,7 @@ class OpsSchedule:
 
     def _format_first_due(self, one: Interval) -> str:
         """When it is due first; an interval that the run is too short for is told so."""
-        if one.off:
+        if one.is_off:
             return "never"
         if one.steps:
             late = self.total_steps is not None and one.steps > self.total_steps
@@ -177,7 +177,7 @@ def _find_section(config: Mapping[str, object], wanted: str) -> Mapping[str, obj
 
 
 def _format_interval(one: Interval) -> str:
-    if one.off:
+    if one.is_off:
         return "off"
     number, thing = (one.steps, "step") if one.steps else (one.epochs, "epoch")
     return f"every {thing}" if number == 1 else f"every {number} {thing}s"

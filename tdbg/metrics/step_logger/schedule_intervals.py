@@ -21,7 +21,7 @@ class Interval(NamedTuple):
     asked: str = ""
 
     @property
-    def off(self) -> bool:
+    def is_off(self) -> bool:
         """True if it is never due."""
         return not self.steps and not self.epochs
 

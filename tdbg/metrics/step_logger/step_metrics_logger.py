@@ -92,7 +92,7 @@ class StepMetricsLogger:
         self.sinks.place(place.absolute())
         total = self.schedule.total_steps
         self.console = FanOut([ConsoleSink(total_steps=total)] if console and self.rank == 0 else [], on_trouble)
-        is_off = self.schedule.interval("wandb").off  # what a flush then writes is a mean of all steps up to it
+        is_off = self.schedule.interval("wandb").is_off  # what a flush then writes is a mean of all steps up to it
         self.window = AveragingWindow(renames=self.schedule.averages or is_off)
         self.step, self.epoch = 0, self.tracker.epoch
         self.stop: Reason | None = None

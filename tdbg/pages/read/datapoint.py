@@ -47,9 +47,9 @@ class Tensor:
 
     def read(self) -> bytes:
         """All its bytes, with one read. Raises TdbgError where they are not there, or more than 4 GB."""
-        return self.part(0, self.nbytes)
+        return self.read_range(0, self.nbytes)
 
-    def part(self, start: int, stop: int) -> bytes:
+    def read_range(self, start: int, stop: int) -> bytes:
         """The bytes from ``start`` up to ``stop`` of them. Raises what `read` raises."""
         start, stop = max(start, 0), min(stop, self.nbytes)
         if stop - start > READ_LIMIT:
@@ -63,7 +63,7 @@ class Tensor:
         """All its bytes in pieces of whole elements, each of at most ``size`` bytes. Raises what `read` raises."""
         size = max(size // self.dtype.size, 1) * self.dtype.size
         for start in range(0, self.nbytes, size):
-            yield self.part(start, start + size)
+            yield self.read_range(start, start + size)
 
     def row(self, index: int) -> "Tensor":
         """One row along the first dimension, as a tensor of its own; nothing is read. Raises TdbgError if there is none."""

@@ -121,7 +121,7 @@ def _read_rows(tensor: "Tensor", wanted: "list[Index]") -> "tuple[Part, list[Ind
     rows = range(*first.indices(size))
     low, high = (min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1) if rows else (0, 0)
     nbytes = tensor.nbytes // size
-    data, shape = tensor.part(low * nbytes, high * nbytes), (high - low, *tensor.shape[1:])
+    data, shape = tensor.read_range(low * nbytes, high * nbytes), (high - low, *tensor.shape[1:])
     part = _decode_part(data, tensor, shape)
     start = rows[0] - low if rows else 0
     stop = rows[-1] - low + (1 if rows.step > 0 else -1) if rows else 0

@@ -80,7 +80,7 @@ class Fault:
         """Plain data."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
-    def lines(self) -> str:
+    def format_lines(self) -> str:
         """As it stands in the log."""
         more = [f"  {line}" for line in self.evidence]
         more += [f"  cause: {self.cause}"] if self.cause else []
@@ -237,7 +237,7 @@ def write_report(report: Report, who: run_context.NullContext) -> None:
     for name, lines in before:
         who.log_line(tag(report.flag, name), lines)
     new = [fault for fault in report.findings if _is_new(fault.code, fault.what)]
-    text = "\n".join([text, *(fault.lines() for fault in report.findings)])
+    text = "\n".join([text, *(fault.format_lines() for fault in report.findings)])
     values = plain(report.collect_event_values())
     if new:
         values["faults"] = [fault.as_dict() for fault in new]

@@ -46,7 +46,7 @@ def test_a_fraction_is_resolved_once_to_steps(fraction, total):
 def test_zero_and_none_are_off():
     for off in (0, None, {"steps": 0}, {"steps": 0, "epochs": None, "fraction": 0}):
         schedule = OpsSchedule(wandb=off)
-        assert schedule.interval("wandb").off
+        assert schedule.interval("wandb").is_off
         assert not any(schedule.due("wandb", step) or schedule.due_after_epoch("wandb", step) for step in range(50))
 
 

@@ -335,7 +335,7 @@ def make_tiny_run():
             assert subsets.keys() and subsets.compute()
             made.reduce_phase("val")
             made.finalize_val_phase()
-    if schedule.due_after_epoch("checkpoint", 1) and not schedule.interval("checkpoint").off and schedule.rows():
+    if schedule.due_after_epoch("checkpoint", 1) and not schedule.interval("checkpoint").is_off and schedule.rows():
         made.finalize_train_epoch()
         again, other = MetricsTracker(), OpsSchedule.from_config({"EARLY_STOP": {"PATIENCE": 1}})
         again.load_state_dict(made.state_dict())

@@ -166,7 +166,11 @@ def test_a_part_of_a_tensor_and_chunks(tmp_path: Path) -> None:
         writer.add("k", make_items("k", [("t", "int16", (1000,), 2000)]))
     (datapoint,) = PageSet.open(tmp_path)
     tensor, data = datapoint.tensors["t"], make_content("k", "t", 2000)
-    assert (tensor.part(10, 20), tensor.part(1990, 5000), tensor.part(-5, 0)) == (data[10:20], data[1990:], b"")
+    assert (tensor.read_range(10, 20), tensor.read_range(1990, 5000), tensor.read_range(-5, 0)) == (
+        data[10:20],
+        data[1990:],
+        b"",
+    )
     assert [len(chunk) for chunk in tensor.chunks(999)] == [998, 998, 4]
     assert b"".join(tensor.chunks(7)) == data
 
@@ -384,7 +388,7 @@ def test_a_file_with_a_hole_may_claim_any_size_and_takes_no_memory(
     datapoint = next(iter(PageSet.open(folder)))
     with pytest.raises(TdbgError, match="too many to read at once"):
         datapoint.tensors["t"].read()
-    assert datapoint.tensors["t"].part(10, 20) != b""
+    assert datapoint.tensors["t"].read_range(10, 20) != b""
     monkeypatch.setattr(datapoint_module, "READ_LIMIT", 100)
     with pytest.raises(TdbgError):
         next(iter(datapoint.tensors["t"].chunks(200)))
