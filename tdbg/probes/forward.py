@@ -29,7 +29,7 @@ class Forward(Probe):
 
     Reads:  the output of every module below the root, on steps that are sampled (`ModuleSampler`).
             Whether the root was called inside autocast.
-    Emits:  AUTOCAST once, if all linear and convolution layers put out float32 inside it; one line and one observation a looked-at step; the names once, and again when they change. Of every
+    Emits:  AUTOCAST once, if all linear and convolution layers return float32 inside it; one line and one observation a looked-at step; the names once, and again when they change. Of every
             module with the flag or at level extreme; else the first, the last and six others in turn. Without the
             flag at every other step.
     Cost:   one reduction and one sample of 1,024 elements a module.

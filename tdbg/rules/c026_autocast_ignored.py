@@ -9,17 +9,17 @@ from tdbg.rules import RULES, ObservingRule, Reported
 
 @RULES.add
 class AutocastWithoutEffect(ObservingRule[Reported]):
-    """Says when a model is called inside autocast, and all its linear and convolution layers still put out float32.
+    """Says when a model is called inside autocast, and all its linear and convolution layers still return float32.
 
     What it does: With the flag FORWARD, or in the opening inspection, it notes whether autocast to float16 or
     bfloat16 is on when the model is called, and the dtypes of what its layers put out. It speaks when each linear
-    and convolution layer that was looked at put out float32 in 2 looks in a row.
+    and convolution layer that was looked at return float32 in 2 looks in a row.
 
     Why it matters: The run takes the memory and the time of float32 while everybody believes that it is mixed
     precision; a GradScaler around it scales for nothing.
 
     Example:
-        TD-C026 warning: autocast to bfloat16 on cpu does not apply: all 3 linear and convolution layers put out
+        TD-C026 warning: autocast to bfloat16 on cpu does not apply: all 3 linear and convolution layers return
         float32, rank 0
 
     What to do: Give autocast the device of the model (`model_device.type`), and look for an inner
@@ -41,7 +41,7 @@ class AutocastWithoutEffect(ObservingRule[Reported]):
         elsewhere = seen.layer_device != seen.device
         return self.make_finding(
             f"autocast to {seen.dtype} on {seen.device} does not apply: all"
-            f" {format_count(seen.layer_count, 'linear and convolution layer')} put out float32, {process.display_name}",
+            f" {format_count(seen.layer_count, 'linear and convolution layer')} return float32, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",

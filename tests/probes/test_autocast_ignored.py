@@ -45,7 +45,7 @@ def test_an_inner_region_switches_it_off(start_watch: Any, tmp_path: Path) -> No
     (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity, finding.first_step) == ("TD-C026", "warning", 2)
     assert finding.title == (
-        "autocast to bfloat16 on cpu does not apply: all 3 linear and convolution layers put out float32, rank 0"
+        "autocast to bfloat16 on cpu does not apply: all 3 linear and convolution layers return float32, rank 0"
     )
     assert "enabled=False" in finding.cause and finding.evidence == ["looked at: conv, body, head, on cpu"]
 

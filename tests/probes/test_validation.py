@@ -324,7 +324,7 @@ def test_calls_beyond_the_budget_are_counted(start_watch: Any) -> None:
     told = list_passes(watched)
     assert [event.values["calls"] for event in told] == [4] * 5
     assert [event.values["seen"] for event in told][:2] == [4, 4]
-    assert told[-1].values["seen"] == 0 and "none of them looked at" in told[-1].text
+    assert told[-1].values["seen"] == 0 and "none inspected" in told[-1].text
 
 
 def test_a_teacher_is_named_once(start_watch: Any) -> None:

@@ -64,7 +64,7 @@ FAULTS: dict[str, tuple[Observation, str, str, str]] = {
         ),
         "TD-C026",
         "warning",
-        "autocast to float16 on cuda does not apply: all 2 linear and convolution layers put out float32",
+        "autocast to float16 on cuda does not apply: all 2 linear and convolution layers return float32",
     ),
     "tie": (
         make_observation("model-build", "TIE", embedding="wte.weight", head="head.weight", meant=True),

@@ -55,7 +55,7 @@ class LayersPlaced(_Capturing):
     def text(self) -> str:
         """What the name is taken for."""
         whole = f"{self.place}.{self.pattern}"
-        return f"--capture {self.pattern!r} fits no layer of {self.root} itself and is taken as {whole!r}"
+        return f"--capture {self.pattern!r} matches no layer of {self.root}; using {whole!r}"
 
 
 class CaptureOver(_Capturing):

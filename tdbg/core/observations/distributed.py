@@ -155,7 +155,7 @@ class QuietRank(_OfGroups):
     size: int | None = doc("ranks of that group")
     ranks: list[int] | None = doc("the ranks of that group, if it is not the world; at most 64")
     number: int | None = doc(
-        "the how many-th call on the group it is, where all ranks count from the group's beginning"
+        "number of the call on the group, from 1, where all ranks count from the group's beginning"
     )
     counts: dict[str, int] | None = doc("calls begun on each group, likewise; at most eight groups")
     quiet_s: float = doc("how long nothing has happened", 0.0)

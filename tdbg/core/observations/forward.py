@@ -53,7 +53,7 @@ class ModuleOutputs(ModuleLook):
 
 
 class AutocastIgnored(Observed):
-    """Linear and convolution layers that all put out float32, although their root was called inside autocast."""
+    """Linear and convolution layers that all return float32, although their root was called inside autocast."""
 
     PROBE = "forward"
     PART = "AUTOCAST"
@@ -70,6 +70,6 @@ class AutocastIgnored(Observed):
     def text(self) -> str:
         """How many, and where."""
         return (
-            f"{format_count(self.layer_count, 'linear and convolution layer')} on {self.layer_device} put out float32 in"
+            f"{format_count(self.layer_count, 'linear and convolution layer')} on {self.layer_device} return float32 in"
             f" {format_count(self.looks, 'look')}, inside autocast to {self.dtype} on {self.device}"
         )

@@ -76,7 +76,7 @@ class WindowYielded(_Profiling):
 
     def text(self) -> str:
         """Who records, and what becomes of the trace."""
-        return "standing aside: a profiler of the program records; the trace it writes is taken over"
+        return "paused: the program's own profiler is recording; tdbg uses the trace it writes"
 
 
 class ProfilingDone(_Profiling):

@@ -202,7 +202,7 @@ class SchedulerIdle(_Warning):
     def text(self) -> str:
         """Why it has none."""
         if self.kind == "elsewhere":
-            return f"{self.scheduler} steers another optimizer than the one that updates these parameters"
+            return f"{self.scheduler} drives another optimizer, not the one that updates these parameters"
         stays = f": the rate stays {self.rate}" if self.rate else ""
         return f"{self.scheduler} has never stepped in {format_count(self.epochs or 0, 'epoch')}{stays}"
 

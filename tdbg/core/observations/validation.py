@@ -51,7 +51,7 @@ class EvaluationPass(Observed):
         text = f"pass {self.number} after step {self.step}: {format_count(self.calls, 'call')}"
         text += " so far" if self.so_far else ""
         if not self.seen:
-            return f"{text}, none of them looked at"
+            return f"{text}, none inspected"
         text += f", {format_count(self.samples, 'sample')}" + (f" in {self.seen}" if self.seen < self.calls else "")
         text += f", {self.pass_s:.3g} s" if self.pass_s is not None else ""
         text += f"; {self.root} in {self.mode} mode, gradients {self.gradients}"
@@ -112,7 +112,7 @@ class _ForInformation(Observed):
 
 
 class CallsEachStep(_ForInformation):
-    """Every step has calls of a model that no gradient comes back to."""
+    """Every step calls a model that receives no gradient."""
 
     PART = "EACH_STEP"
     EVIDENCE = Evidence.STATISTICAL
@@ -121,7 +121,7 @@ class CallsEachStep(_ForInformation):
 
     def text(self) -> str:
         """That they are not taken for evaluation."""
-        return "every step has calls of a model that no gradient comes back to: not taken for evaluation"
+        return "every step calls a model that receives no gradient: not counted as evaluation"
 
 
 class NoEvaluation(_ForInformation):
