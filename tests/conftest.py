@@ -8,6 +8,7 @@ the test extra has them all, and what is skipped would count as passed.
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -34,7 +35,8 @@ if os.environ.get("PYTEST_NO_SKIPS"):
     pytest.importorskip = import_module
 
 STARTS_PROCESSES = re.compile(
-    r"\b(subprocess|Popen|pexpect|multiprocessing|spawn|fork\w*|watched|torchrun|program|make_run)\b"
+    r"\b(subprocess|Popen|pexpect|multiprocessing|spawn|fork\w*|watched|torchrun|program|make_run|program_runner|private_place"
+    r"|run_on_terminal)\b"
 )
 
 
@@ -56,6 +58,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def choose_warmth(request: pytest.FixtureRequest) -> None:
     """A test marked ``cold`` starts fresh interpreters."""
     WARMTH.wanted = request.node.get_closest_marker("cold") is None
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """What one test compiled is no business of the next, in whatever folder: tdbg asks torch for it."""
+    yield
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is not None and utils.counters["stats"]["unique_graphs"]:
+        sys.modules["torch._dynamo"].reset()
+        utils.counters.clear()
 
 
 @pytest.fixture(autouse=True)

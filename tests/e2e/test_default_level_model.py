@@ -23,7 +23,10 @@ NAMED = {  # kind -> code, and a part of the first line
     "still-norm": ("TD-C025", "1 batch norm layer keeps a running mean of 0: body.1 (momentum 0)"),
     "still-average": ("TD-C025", "the average of Net that is evaluated was never updated, after step 20"),
     "broken-tie": ("TD-C027", "embedding.weight and head.weight were to be one and are two tensors, equal before"),
-    "autocast-off": ("TD-C026", "autocast to bfloat16 on cpu does not apply: all 2 linear and convolution layers return"),
+    "autocast-off": (
+        "TD-C026",
+        "autocast to bfloat16 on cpu does not apply: all 2 linear and convolution layers return",
+    ),
 }
 
 HEALTHY = (

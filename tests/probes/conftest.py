@@ -1,12 +1,10 @@
 """A monitor inside the test process, with its events in a list."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 
 from tdbg.core.config import Settings
 from tdbg.core.control import Request
@@ -62,16 +60,6 @@ class Watch:
     @property
     def bad_values(self) -> list[NonFinite]:
         return [event for event in self.events if isinstance(event, NonFinite)]
-
-
-@pytest.fixture(autouse=True)
-def nothing_compiled() -> Iterator[None]:
-    """What one test compiled is no business of the next."""
-    yield
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is not None and utils.counters["stats"]["unique_graphs"]:
-        torch._dynamo.reset()
-        utils.counters.clear()
 
 
 @pytest.fixture

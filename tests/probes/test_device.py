@@ -147,7 +147,7 @@ def test_an_idle_accelerator_is_told_once(start_watch: Start, monkeypatch: pytes
     seen = start_watch(flags={"DEVICE": True})
     train_model(make_network(), 12)
     (event,) = list_observations(seen, "IDLE")
-    assert event.step == 8 and event.values["count_accelerators"] == 2
+    assert event.step == 8 and event.values["accelerators"] == 2
 
 
 def test_accelerators_are_counted_without_waking_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
