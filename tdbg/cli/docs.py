@@ -73,7 +73,7 @@ def list_messages(args: DocsArgs) -> None:
         raise TdbgError(
             f"--root {args.root}: no source tree of tdbg", "name the folder that holds tdbg/, or leave it out"
         )
-    found = messages.list_messages(args.kind, source)
+    found = messages.extract_messages(args.kind, source)
     if args.json:
         print_json("messages", [message._asdict() for message in found])
     else:

@@ -139,7 +139,7 @@ def check_launchers() -> Iterator[Check]:
     yield Check("launchers", ", ".join(name for name in LAUNCHERS if shutil.which(name)) or "none on PATH")
 
 
-def check_start_up() -> Iterator[Check]:
+def check_startup_hooks() -> Iterator[Check]:
     """What decides whether tdbg wakes up in a process: PYTHONPATH, sitecustomize, the hook."""
     from importlib.machinery import PathFinder
 
@@ -192,7 +192,7 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     check_interpreter,
     check_packages,
     check_launchers,
-    check_start_up,
+    check_startup_hooks,
     check_run_folder,
     check_variables,
 )

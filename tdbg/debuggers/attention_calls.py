@@ -213,10 +213,10 @@ class Overhears(TorchFunctionMode):
             drop_own_frames(error)
             raise
         if function is SDPA and not torch.compiler.is_compiling():
-            self._guard.call_guarded(self._report_call, args, kwargs)
+            self._guard.call_guarded(self._report_attention_call, args, kwargs)
         return result
 
-    def _report_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _report_attention_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if is_program_forward():
             with torch.no_grad():
                 self._hear(ScaledDotProduct(*args, **kwargs))

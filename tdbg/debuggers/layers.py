@@ -57,10 +57,10 @@ def _find_child(current: object, part: str) -> object:
             return found
     elif isinstance(current, Mapping):
         return current.get(part)
-    return _find_item(current, part)
+    return _get_item_by_index(current, part)
 
 
-def _find_item(current: Any, part: str) -> object:
+def _get_item_by_index(current: Any, part: str) -> object:
     if not re.fullmatch(r"-?\d+", part):
         return None
     try:

@@ -53,10 +53,10 @@ def split_tensor(tensor: Tensor) -> list[Part]:
     collective. A subclass that is made of other tensors: these, by its own names for them.
     """
     with torch.no_grad():
-        return list(_split_tensor(tensor.detach()))
+        return list(_flatten_to_plain_tensors(tensor.detach()))
 
 
-def _split_tensor(tensor: Tensor) -> Iterable[Part]:
+def _flatten_to_plain_tensors(tensor: Tensor) -> Iterable[Part]:
     if is_transformed(tensor):
         raise NotPlain("inside torch.func, where it has no values of its own")
     if tensor.is_meta:
@@ -103,7 +103,7 @@ def _split_shard(tensor: Tensor) -> Iterable[Part]:
     placements = ", ".join(str(found) for found in getattr(tensor, "placements", ()))
     note: Note = (("whole_shape", tuple(tensor.shape)), ("placements", placements))
     local: Tensor = tensor.to_local()  # type: ignore[attr-defined]
-    return [part._replace(note=note + part.note) for part in _split_tensor(_wait_for_collective(local))]
+    return [part._replace(note=note + part.note) for part in _flatten_to_plain_tensors(_wait_for_collective(local))]
 
 
 def _wait_for_collective(tensor: Tensor) -> Tensor:
@@ -151,5 +151,5 @@ def _name_parts(found: dict[str, Tensor | None], note: Note) -> Iterable[Part]:
         part._replace(path=f"/{name}{part.path}", note=note + part.note)
         for name, tensor in found.items()
         if tensor is not None
-        for part in _split_tensor(tensor.detach())
+        for part in _flatten_to_plain_tensors(tensor.detach())
     ]

@@ -424,7 +424,7 @@ def read_texts(reader: Callable[[str, int, str], None]) -> None:
         _records.text_reader = reader
 
 
-def keep_traceback(error: Traceback) -> None:
+def record_traceback(error: Traceback) -> None:
     """Have an exception stand among the records, where no logger was told of it."""
     if _records is not None:
         _records.record_exception(error)

@@ -14,7 +14,7 @@ from types import ModuleType
 from tdbg.core.flags import FLAGS
 from tdbg.core.guard import EndRun, Guard
 from tdbg.core.output import print_messages
-from tdbg.inject.take import Tree, get_injection_log, guard_of, iter_debug_values, list_flag_paths
+from tdbg.inject.take import Tree, get_injection_log, guard_of, iter_debug_config_entries, list_flag_paths
 
 OFF_WORDS = ("", "0", "no", "off", "false", "none", "null")
 ON_WORDS = ("1", "yes", "on", "true")
@@ -24,7 +24,7 @@ _unsettled: dict[str, tuple[Callable[[], object], Tree]] = {}  # library -> its 
 def report_flags_on(root: object, tree: Tree) -> None:
     """Report every flag that the final configuration ``root`` has on. Ends the process under ``--forbid-flags``."""
     _unsettled.pop(tree.name, None)
-    report_values((path, value, f"{tree.name} {path}") for path, value in iter_debug_values(root, tree))
+    report_values((path, value, f"{tree.name} {path}") for path, value in iter_debug_config_entries(root, tree))
 
 
 def report_values(found: Iterator[tuple[str, object, str]]) -> None:

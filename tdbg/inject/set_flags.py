@@ -12,7 +12,7 @@ from tdbg.inject.take import (
     Tree,
     coerce_value,
     get_injection_log,
-    iter_debug_values,
+    iter_debug_config_entries,
     list_flag_paths,
     may_set,
     wants_config,
@@ -50,7 +50,7 @@ def _set_all(root: object, tree: Tree, top: list[str], unknown: str) -> None:
         elif has_section and value is not False and wants_config(flag):
             missing.append(flag)
     for flag in missing:
-        hint = format_suggestion(flag, known_keys(root, tree))
+        hint = format_suggestion(flag, list_debug_keys(root, tree))
         if unknown == "refuse":
             book.record_rejected(flag, tree.name, hint)
         elif unknown == "doubt":
@@ -115,9 +115,9 @@ def _set_flag(book: Ledger, tree: Tree, flag: str, value: Value, place: Place) -
     book.record_accepted(flag, where, old, new)
 
 
-def known_keys(root: object, tree: Tree) -> list[str]:
+def list_debug_keys(root: object, tree: Tree) -> list[str]:
     """The values the config keeps under its debug keys, as dotted paths."""
-    return [path for path, _ in iter_debug_values(root, tree)]
+    return [path for path, _ in iter_debug_config_entries(root, tree)]
 
 
 def format_suggestion(flag: str, known: list[str]) -> str:

@@ -216,7 +216,9 @@ def _parse_literal(value: Value) -> object:
         return value
 
 
-def iter_debug_values(node: object, tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+def iter_debug_config_entries(
+    node: object, tree: Tree, prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, object]]:
     """Each value under the config's debug keys, with its dotted path."""
     for key in tree.list_keys(node) or []:
         path = f"{prefix}{key}"
@@ -226,7 +228,7 @@ def iter_debug_values(node: object, tree: Tree, prefix: str = "", depth: int = 0
         if tree.list_keys(child) is None:
             yield path, child
         elif depth < MAX_DEPTH:
-            yield from iter_debug_values(child, tree, f"{path}.", depth + 1)
+            yield from iter_debug_config_entries(child, tree, f"{path}.", depth + 1)
 
 
 def install_after_hook(cls: object, name: str, then: Callable[[object, object], None], part: str) -> None:

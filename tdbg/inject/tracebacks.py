@@ -105,7 +105,7 @@ def emit_exception(agent: Agent, error: BaseException, how: str) -> None:
     event = describe_exception(error, how, agent.step)
     agent.emit(event)
     if how != "logged":
-        log_recorder.keep_traceback(event)
+        log_recorder.record_traceback(event)
 
 
 def describe_exception(error: BaseException, how: str, step: int) -> Traceback:

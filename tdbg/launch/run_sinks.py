@@ -43,7 +43,9 @@ def find_sink(name: str) -> type[MetricSink]:
         raise _describe_missing(name)
     found = SINKS[name]
     if not _takes_runs(found):
-        raise TdbgError(f"--to {name}: this metric sink does not take runs", f"choose from: {', '.join(list_names())}")
+        raise TdbgError(
+            f"--to {name}: this metric sink does not take runs", f"choose from: {', '.join(list_run_sink_names())}"
+        )
     package = found.package
     if package and not _is_installed(package):
         raise TdbgError(
@@ -58,7 +60,7 @@ def is_sink_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def list_names() -> list[str]:
+def list_run_sink_names() -> list[str]:
     """The sinks that `--to` takes, as far as they are loaded."""
     return [sink.name for sink in SINKS if _takes_runs(sink)]
 
@@ -74,7 +76,7 @@ def _describe_missing(name: str) -> TdbgError:
         return TdbgError(
             f"--to {name}: the sink {point} cannot be loaded ({why})", f"repair its package, or leave out --to {name}"
         )
-    names = list_names()
+    names = list_run_sink_names()
     found = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
     if all(part.strip().lower() in names for part in name.split(",")):
         hint = f"repeat the option: {' '.join(f'--to {part.strip().lower()}' for part in name.split(','))}"

@@ -61,13 +61,13 @@ class WebhookChannel:
         for pause in (0.0, *pauses):
             if self.cancelled.wait(min(pause, max(until - time.monotonic(), 0.0))):
                 break
-            why, is_final = self._post_in_time(body, min(TRY_S, until - time.monotonic()))
+            why, is_final = self._try_post(body, min(TRY_S, until - time.monotonic()))
             if not why or is_final:
                 break
         self._is_down = bool(why)
         return why
 
-    def _post_in_time(self, body: bytes, timeout_s: float) -> tuple[str, bool]:
+    def _try_post(self, body: bytes, timeout_s: float) -> tuple[str, bool]:
         """One try, in a thread: neither the look-up of a name nor a server that drips can be told to end in time."""
         outcome: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 

@@ -92,7 +92,7 @@ class LearningRateSpike(PerProcessRule[_State]):
         state.rates.push(rate)
         state.highest, state.step = max(state.highest, rate), event.step
         if state.spike is None:
-            _remember_step(state, event)
+            _push_loss_and_grad_norm(state, event)
             return None
         return self._watch_spike(process, state, state.spike, event)
 
@@ -160,7 +160,7 @@ def _is_ruined(event: Step) -> bool:
     return event.finite is False and not event.skipped
 
 
-def _remember_step(state: _State, event: Step) -> None:
+def _push_loss_and_grad_norm(state: _State, event: Step) -> None:
     loss, norm = to_finite(event.loss), to_finite(event.grad_norm)
     if loss is not None:
         state.losses.push(loss)

@@ -56,7 +56,7 @@ class DutyCycle:
         self._clock = clock
         # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
         self.keep_call: Target | None = None
-        self.skip_call: Skip | None = None
+        self.hold_call_for_rerun: Skip | None = None
         self.ended: Callable[[], None] = lambda: None
         self.is_away = False  # a stretch has begun
         self.for_calls = False
@@ -124,7 +124,7 @@ class DutyCycle:
             calls_until = self.until
         else:
             steps_until = self.until
-        self._end_stretch(now, steps_until, calls_until)
+        self._restore_hooks(now, steps_until, calls_until)
         self._step_s = step_s
 
     def call_glanced(self, now: float) -> None:
@@ -158,9 +158,9 @@ class DutyCycle:
 
     def come_back(self, now: float) -> None:
         """Put the hooks back."""
-        self._end_stretch(now)
+        self._restore_hooks(now)
 
-    def _end_stretch(self, now: float, steps_until: float = 0.0, calls_until: float = 0.0) -> None:
+    def _restore_hooks(self, now: float, steps_until: float = 0.0, calls_until: float = 0.0) -> None:
         """Put the hooks back. steps_until, calls_until: the ends of stretches that are to go on afterwards."""
         if not self.is_away or not self._changing.acquire(timeout=PATIENCE_S):
             return  # a signal handler came in between
@@ -236,7 +236,7 @@ class DutyCycle:
             self._left_at, self.until = now, until
             if self._may_keep and not for_calls and self.keep_call is not None:
                 self.keeps_calls = True
-                self._roots.keep_only(self.keep_call, self.skip_call)
+                self._roots.keep_only(self.keep_call, self.hold_call_for_rerun)
             else:
                 self._roots.pause_hooks(True)
             if for_calls:  # nothing else of what brings the hooks back need ever come

@@ -137,7 +137,7 @@ class FastPath:
         return bool(self._calls)
 
     @hide_from_compiler
-    def skip_call(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    def hold_call_for_rerun(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
         """Before a call of a root module: hold its arguments until the update, to re-run it if the loss is bad."""
         if self.steps_left <= 0 or self._state.rerunning or get_ident() != self.thread:
             return False

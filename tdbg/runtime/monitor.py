@@ -194,7 +194,10 @@ class Monitor(State):
             strict=self.settings.max_overhead is not None,
         )
         self.fast_path.reset_state(self._attention, self.calls, self.losses.last)
-        self.duty.keep_call, self.duty.skip_call = self.root_calls.keep_call, self.fast_path.skip_call
+        self.duty.keep_call, self.duty.hold_call_for_rerun = (
+            self.root_calls.keep_call,
+            self.fast_path.hold_call_for_rerun,
+        )
         self.duty.ended = self._leave_fast_path
         self.records = RecordWriter(
             self,

@@ -26,10 +26,10 @@ def view_sample(tensor: Tensor, count: int) -> Tensor | None:
     data = to_local_part(tensor.detach())
     if data.is_complex() or data.numel() == 0:
         return None
-    return view_strided(data, count)
+    return view_strided_sample(data, count)
 
 
-def view_strided(data: Tensor, count: int) -> Tensor | None:
+def view_strided_sample(data: Tensor, count: int) -> Tensor | None:
     """The same of data that `view_sample` would not have to ask about; one operation."""
     if not _in_a_row(data):
         return None

@@ -8,14 +8,14 @@ import pytest
 
 import tdbg
 from tdbg.cli import main
-from tdbg.cli.generate.messages import KINDS, list_messages, read_texts
+from tdbg.cli.generate.messages import KINDS, extract_messages, read_texts
 from tdbg.core.errors import TdbgError
 from tdbg.core.flags import FLAGS
 from tdbg.core.rule_base import RULE_CATALOG
 
 SOURCE = Path(tdbg.__file__).parent
 
-all_messages = functools.cache(list_messages)
+all_messages = functools.cache(extract_messages)
 
 
 @functools.cache

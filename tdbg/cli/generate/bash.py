@@ -105,7 +105,7 @@ def render_script(found: list[pages.Page]) -> str:
     """The script."""
     tables = [
         _render_function("_tdbg_commands", "$1", "commands below the command $1", _list_command_cases(found)),
-        _render_function("_tdbg_options", "$1", "options of the command $1", _list_option_cases(found)),
+        _render_function("_tdbg_options", "$1", "options of the command $1", _build_option_case_arms(found)),
         _render_function(
             "_tdbg_kind", "$1 $2", "kind of the value that option $2 of the command $1 takes", _iter_kind_cases(found)
         ),
@@ -125,7 +125,7 @@ def _list_command_cases(found: list[pages.Page]) -> Iterable[tuple[list[str], st
     return [([_format_path(page)], " ".join(name for name, _text in page.commands)) for page in found if page.commands]
 
 
-def _list_option_cases(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
+def _build_option_case_arms(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
     return [
         ([_format_path(page)], " ".join(name for option in page.options for name in option.names)) for page in found
     ]

@@ -103,10 +103,10 @@ def _render_value_sections(page: pages.Page) -> list[str]:
     """A section for each kind whose values are a list: the levels, the flags, ..."""
     params = (*page.options, *page.arguments)
     listed = dict.fromkeys(kind for param in params for kind in param.kind.split("|") if kind in kinds.LISTED)
-    return [_render_section(f"Values of {kind}", _value_lines(words.list_words(kind))) for kind in listed]
+    return [_render_section(f"Values of {kind}", _render_choices(words.list_words(kind))) for kind in listed]
 
 
-def _value_lines(found: words.Words) -> list[str]:
+def _render_choices(found: words.Words) -> list[str]:
     if any(text for _word, text in found):
         return _render_bold_entries(tuple(found))
     return [_escape_text(", ".join(word for word, _text in found))]

@@ -41,7 +41,7 @@ class Message(NamedTuple):
     text: str
 
 
-def list_messages(kind: str = "", source: Path | None = None) -> list[Message]:
+def extract_messages(kind: str = "", source: Path | None = None) -> list[Message]:
     """The texts of all sources, or of one kind, in the order of files and lines."""
     folder = source or Path(tdbg.__file__).parent
     found: list[Message] = []

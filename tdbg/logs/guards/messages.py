@@ -210,7 +210,7 @@ class Messages:
             found = self.build_shape(node.value, place)
             return found if len(found) == 1 and node.conversion == -1 and node.format_spec is None else GAP
         if isinstance(node, ast.BinOp):
-            return self._build_operator_shape(node, place)
+            return self._build_binop_template(node, place)
         if isinstance(node, ast.Call):
             return self._build_call_shape(node, place)
         if isinstance(node, ast.Name | ast.Attribute):
@@ -227,7 +227,7 @@ class Messages:
             found.open = False
         return found.shape
 
-    def _build_operator_shape(self, node: ast.BinOp, place: Place) -> Shape:
+    def _build_binop_template(self, node: ast.BinOp, place: Place) -> Shape:
         if isinstance(node.op, ast.Add):
             return join_shapes(self.build_shape(node.left, place), self.build_shape(node.right, place))
         if isinstance(node.op, ast.Mod):

@@ -120,7 +120,7 @@ def _row_groups(tensor: Tensor, size: int, high: int, wide: int, count: int) -> 
     left = count * high
     rest = numpy.empty((0, wide))
     place = 0  # of the first row of ``rest`` in its plane
-    for rows in _iter_rows(tensor, wide):
+    for rows in _iter_row_blocks(tensor, wide):
         rows = numpy.concatenate([rest, rows[: left - len(rest)]]) if len(rest) else rows[:left]
         while len(rows):
             take = min(high - place, len(rows))
@@ -134,7 +134,7 @@ def _row_groups(tensor: Tensor, size: int, high: int, wide: int, count: int) -> 
             return
 
 
-def _iter_rows(tensor: Tensor, wide: int) -> "Iterator[Array]":
+def _iter_row_blocks(tensor: Tensor, wide: int) -> "Iterator[Array]":
     """All values as rows, in float64; of complex numbers the absolute ones."""
     import numpy
 

@@ -220,7 +220,7 @@ class DataLoading(Probe):
             self._emit_batch(feed, current, parts, wait_s)
         if not tensors.on_host(parts[0].tensor):
             self._request_batch_range(parts)
-        self._judge_batch(feed, current, parts)
+        self._check_batch_contents(feed, current, parts)
 
     def _emit_batch(self, feed: Feed, current: Pass, parts: list[Part], wait_s: float) -> None:
         batch = Batch(
@@ -259,7 +259,7 @@ class DataLoading(Probe):
 
     # what is wrong with it
 
-    def _judge_batch(self, feed: Feed, current: Pass, parts: list[Part]) -> None:
+    def _check_batch_contents(self, feed: Feed, current: Pass, parts: list[Part]) -> None:
         main = batch_contents.constant_input(parts)
         if main is not None:
             current.constant += 1

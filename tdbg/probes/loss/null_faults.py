@@ -54,7 +54,7 @@ def faults_of(
         return []
     where = f" in task {task}" if task else ""
     cause = _taken_for_indices(where, found) or _wrong_index(where, found, seen, share if training else None)
-    cause = cause or _find_unseen_nulls(where, found, seen, share if training else None)
+    cause = cause or _diagnose_missed_null_labels(where, found, seen, share if training else None)
     if cause is None:
         rest = [_find_all_masked(where, found, seen)]
         if training:
@@ -183,7 +183,7 @@ def _unlikely_share(seen: Seen, index: int, share: float | None) -> str:
     return text
 
 
-def _find_unseen_nulls(where: str, found: Targets, seen: Seen, share: float | None) -> Fault | None:
+def _diagnose_missed_null_labels(where: str, found: Targets, seen: Seen, share: float | None) -> Fault | None:
     """TD-L001: the data has nulls and none is seen."""
     nulls, evidence = int(found.nulls_N.sum()), ""
     if found.found_N is not None and nulls and not bool(found.found_N.any()):

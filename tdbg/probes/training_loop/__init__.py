@@ -292,7 +292,7 @@ class TrainingLoop(EveryUpdate):
 
     def _compare_inputs(self, track: Track) -> None:
         """Gradients were cleared, and no DataLoader says whether they were of other batches than those that were used."""
-        equal = None if self._batches else self._inputs.count_equal(track.backwards)
+        equal = None if self._batches else self._inputs.count_equal_pairs(track.backwards)
         if equal is None:
             track.new_inputs = False
         elif tensors.on_host(equal):

@@ -47,7 +47,7 @@ class WindowInputs:
             self._is_known = False
         self._shapes, self._calls = [], []
 
-    def count_equal(self, passes: int) -> Tensor | None:
+    def count_equal_pairs(self, passes: int) -> Tensor | None:
         """How many pairs of so many passes had the same inputs, on their device; None where that is not known."""
         if not self._is_known or not 1 < len(self._passes) == passes:
             return None

@@ -298,7 +298,7 @@ class Threads:
                 work.total += time
         return list(found.values())
 
-    def find_outermost(self, thread: Thread, time: int) -> str:
+    def find_outermost_operator(self, thread: Thread, time: int) -> str:
         """The outermost operator that was open at a time; empty for none."""
         at = bisect_right(thread.starts, time) - 1
         return self.operators[thread.which[at]].name if at >= 0 and thread.ends[at] >= time else ""

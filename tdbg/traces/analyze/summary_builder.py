@@ -123,7 +123,7 @@ class Builder:
                 self.homeless += 1
                 return
             heap = self.heaps[device] = MemoryTimeline(device)
-        heap.add_event(event, time, self.threads.find_outermost(self.threads.get_thread(event), time))
+        heap.add_event(event, time, self.threads.find_outermost_operator(self.threads.get_thread(event), time))
 
 
 def summarize_trace(
@@ -170,7 +170,11 @@ def _of_part(trace: Trace, number: int | None) -> "Iterator[list[Event]]":
     """The events, or those of one of several traces in a file."""
     kept = 0
     for batch in trace:
-        part = batch if number is None else [event for event in batch if merged_traces.is_in_part(number, event.pid)]
+        part = (
+            batch
+            if number is None
+            else [event for event in batch if merged_traces.is_pid_of_rank_trace(number, event.pid)]
+        )
         kept += len(part)
         yield part
     trace.events = kept

@@ -16,7 +16,7 @@ def first_pid(part: int) -> int:
     return (part + 1) * ROOM
 
 
-def is_in_part(part: int, pid: int | str) -> bool:
+def is_pid_of_rank_trace(part: int, pid: int | str) -> bool:
     """Whether a process id belongs to a part."""
     return isinstance(pid, int) and first_pid(part) <= pid < first_pid(part + 1)
 

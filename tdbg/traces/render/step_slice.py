@@ -78,7 +78,7 @@ class StepSlice:
         for batch in trace:
             for event in batch:
                 if isinstance(event, RawEvent) and (
-                    self.part is None or merged_traces.is_in_part(self.part, event.pid)
+                    self.part is None or merged_traces.is_pid_of_rank_trace(self.part, event.pid)
                 ):
                     yield event
         self.head = merged_traces.head_of(trace.head, self.part)

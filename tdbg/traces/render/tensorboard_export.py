@@ -60,7 +60,9 @@ def export_scalars(run: RunDir) -> list[Path]:
 
     A folder that has one already is left alone. Raises OSError where it cannot be written.
     """
-    with_traces = [process for process in run.list_processes() if process.is_rank and _is_due(process.path / "traces")]
+    with_traces = [
+        process for process in run.list_processes() if process.is_rank and _needs_export(process.path / "traces")
+    ]
     if not with_traces:
         return []
     try:
@@ -70,7 +72,7 @@ def export_scalars(run: RunDir) -> list[Path]:
     return [_write_events_file(process) for process in with_traces]
 
 
-def _is_due(folder: Path) -> bool:
+def _needs_export(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir()) and not any(folder.glob("events.out.tfevents.*"))
 
 

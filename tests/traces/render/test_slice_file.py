@@ -170,7 +170,11 @@ def test_several_ranks_in_one_file_are_told_apart_again(tmp_path):
         found = summarize_trace(out, part=one.part)
         assert list_steps(found) == list_steps(read, 2) and found.rank == one.rank
         assert found.events == len(
-            [event for event in load_trace(out)["traceEvents"] if merged_traces.is_in_part(one.part, event["pid"])]
+            [
+                event
+                for event in load_trace(out)["traceEvents"]
+                if merged_traces.is_pid_of_rank_trace(one.part, event["pid"])
+            ]
         )
     events = load_trace(out)["traceEvents"]
     titles = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
