@@ -72,7 +72,7 @@ def test_of_a_scripted_part_only_the_outside_is_seen_and_that_is_said(
     [
         ("m = torch.jit.script(torch.nn.Linear(3, 2))", [], "no call of a model was seen"),
         ("m = torch.nn.Linear(3, 2).forward", [], "no call of a model was seen"),
-        ("m = torch.nn.Linear(3, 2)", ["--capture-phase", "val"], "no pass of a model in what --capture-phase choose"),
+        ("m = torch.nn.Linear(3, 2)", ["--capture-phase", "val"], "no call of a model is selected by --capture-phase"),
     ],
 )
 def test_nothing_captured_is_a_finding(watched_runner: Runner, code: str, options: list[str], why: str) -> None:

@@ -122,7 +122,7 @@ def change_heights(*entries: tuple[int, int, float], both: bool = True) -> Tenso
 @pytest.mark.parametrize(
     ("distances_CC", "what", "words"),
     [
-        (change_heights((0, 1, 1.5), both=False), "symmetry", "d(lion, tiger) and back differ by 0.5"),
+        (change_heights((0, 1, 1.5), both=False), "symmetry", "lion to tiger and back differ by 0.5"),
         (change_heights((0, 1, 9.0)), "triangle", "lion to tiger is 5 longer than over wolf"),
         (change_heights((0, 4, 2.0)), "ultrametric", "tiger to owl is 1 longer than the longer of the ways to lion"),
         (change_heights((0, 1, -1.0)), "range", "2 negative"),

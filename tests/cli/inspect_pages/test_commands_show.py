@@ -135,7 +135,7 @@ def test_a_tensor_that_is_not_there(page_commands: Commands) -> None:
     ("words", "what"),
     [
         (("1/conv", "--slice", "9"), "there is no 9 in a dimension of 3"),
-        (("1", "--slice", "0"), "--slice is of one tensor"),
+        (("1", "--slice", "0"), "--slice needs exactly one tensor"),
         (("1/conv", "--slice", "a"), "--slice cannot be 'a'"),
         (("1", "--nth", "-1"), "--nth -1: 1 datapoint has the key 1"),
         (("1", "--image", "jpeg"), "--image cannot be 'jpeg'"),
