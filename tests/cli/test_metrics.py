@@ -233,7 +233,7 @@ def test_compare_tells_the_first_step_where_series_part(metrics_run, tmp_path):
     assert done.returncode == 1
     assert "2 of 6 series diverge, first at step 21: train/loss" in done.stdout
     first = parse_table(done)[0]
-    assert (first["key"], first["parts at"], first["steps"], first["differ"]) == ("train/loss", "21", "30", "10")
+    assert (first["key"], first["diverges at"], first["steps"], first["differ"]) == ("train/loss", "21", "30", "10")
     assert (first["A there"], first["B there"]) == ("0.047619", "0.29762")
     assert run_metrics("compare", metrics_run, other, "--key", "val/*").returncode == 0
     assert run_metrics("compare", metrics_run, other, "--key", "train/step_ms").returncode == 1

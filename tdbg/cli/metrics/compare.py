@@ -128,7 +128,7 @@ def _print_comparison(first: str, other: str, found: "SeriesComparison") -> None
     shared = [pair for pair in pairs if pair.together]
     print_lines([f"A: {format_short(first)}", f"B: {format_short(other)}", _format_verdict(parted, shared)])
     ranks = len({pair.rank for pair in pairs}) > 1
-    columns = ["key", "A best", "B best", "A last", "B last", "steps", "diverge at", "A there", "B there", "differ"]
+    columns = ["key", "A best", "B best", "A last", "B last", "steps", "diverges at", "A there", "B there", "differ"]
     print_table(
         [*columns, *(["rank"] if ranks else [])],
         _iter_rows(parted + [p for p in shared if not p.first_divergence], ranks),
