@@ -171,7 +171,7 @@ def test_a_file_that_is_there_is_kept_and_a_trace_that_is_read_always(tmp_path):
     for words, option in ((["slice"], "-o"), (["show"], "--perfetto"), (["show"], "--html")):
         there.write_text("mine")
         done = run_trace(*words, trace, option, there)
-        assert done.returncode == 2 and "is there already" in done.stderr and "--force" in done.stderr
+        assert done.returncode == 2 and "already exists" in done.stderr and "--force" in done.stderr
         assert there.read_text() == "mine"
         assert run_trace(*words, trace, option, there, "--force").returncode == 0 and there.read_text() != "mine"
         (tmp_path / "link.json").unlink(missing_ok=True)

@@ -15,12 +15,12 @@ def test_a_new_name_will_do(tmp_path):
 def test_what_is_there_needs_force(tmp_path):
     path = tmp_path / "x.html"
     path.write_text("old")
-    with pytest.raises(TdbgError, match="is there already"):
+    with pytest.raises(TdbgError, match="already exists"):
         check_output_file("--html", str(path), [], force=False)
     assert check_output_file("--html", str(path), [], force=True) == path
     link = tmp_path / "link.html"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(TdbgError, match="is there already"):
+    with pytest.raises(TdbgError, match="already exists"):
         check_output_file("--html", str(link), [], force=False)
 
 

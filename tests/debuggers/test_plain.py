@@ -229,7 +229,7 @@ def test_what_has_no_values_is_named_and_costs_nothing_else(tmp_path: Path) -> N
     for point, x in zip(points, X, strict=True):
         assert list(point.tensors) == ["a:output.x"] and np.array_equal(point.tensors["a:output.x"].array(), x.numpy())
     told = {path.removeprefix("a:output."): why for path, why in copied[-1].skipped.items()}
-    assert told.pop("itself" + 31 * ".0") == "it lies deeper than 32 levels, or within itself"
+    assert told.pop("itself" + 31 * ".0") == "it is nested deeper than 32 levels, or contains itself"
     assert told == {
         "meta": "on the meta device: there are no values",
         "fake": "a FakeTensor: there are no values",

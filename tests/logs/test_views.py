@@ -228,7 +228,8 @@ def test_who_went_quiet_first(run_question: Ask) -> None:
     rows = [line.split("\t") for line in out.splitlines()]
     assert code == 0 and rows[0][0] == "rank" and rows[1][0] == "2" and rows[1][2] == "7"
     assert (
-        "tdbg: r2 went quiet first after step 29, 7 s before the last record of all\ntdbg: r0 went on: step 30" in err
+        "tdbg: r2 went quiet first after step 29, 7 s before the last record of any rank\ntdbg: r0 went on: step 30"
+        in err
     )
     assert "tdbg: no log of rank 4" in err and rows[-1][0] == "5" and rows[-1][-1] == "(no record)"
 
@@ -422,7 +423,7 @@ def test_first_errors_causes_before_what_they_caused(run_question: Ask) -> None:
 
 def test_a_healthy_log_has_no_errors(run_question: Ask) -> None:
     write_rank_logs(2, lambda rank: [stamp_line(n, "fine") for n in range(5)])
-    assert run_question(paths=["."], errors=True) == (1, "", "tdbg: no record fits\n")
+    assert run_question(paths=["."], errors=True) == (1, "", "tdbg: no record matches\n")
 
 
 def test_tables(run_question: Ask) -> None:

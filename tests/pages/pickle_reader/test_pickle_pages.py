@@ -219,7 +219,7 @@ def test_one_bad_page_does_not_hide_the_others(tmp_path: Path) -> None:
         "page_2.pkl: torn at byte",
         "page_3.pkl: it holds no dict of datapoints, but a list",
         "page_4.pkl: it is packed with lz4, which is not supported",
-        "page_5.pkl: it is packed with zstd",
+        "page_5.pkl: it is compressed with zstd",
         "page_6.pkl: it is packed with joblib's format before 0.10",
         "page_7.pkl: it holds no dict of datapoints, but <refused posix.system>",
         "page_8.pkl: 4 bytes follow the end",

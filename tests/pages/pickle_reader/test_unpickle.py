@@ -576,7 +576,7 @@ def test_a_value_that_holds_itself() -> None:
     value.append({"me": value})
     found, ledger = read_pickle(pickle.dumps(value, 4))
     assert found[0] == 1
-    assert str(found[1]["me"]) == "<refused pickle.value: it holds itself>"
+    assert str(found[1]["me"]) == "<refused pickle.value: it contains itself>"
     assert ledger.refused == {"pickle.value": 1}
 
 

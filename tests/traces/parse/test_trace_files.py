@@ -65,7 +65,7 @@ NAME = "host.1700000000000000001.pt.trace.json"
 @pytest.mark.parametrize(
     ("link", "why"),
     [
-        (f"rank0000/traces/{NAME}", "it is a link, and links in a run directory are not followed"),
+        (f"rank0000/traces/{NAME}", "it is a symbolic link; tdbg follows no links in a run directory"),
         ("rank0000", "it is a link to a folder, and those are not followed"),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_file_that_is_there_is_kept(tmp_path):
     trace, target = write_trace(tmp_path / "t.json", make_events()), tmp_path / "x.html"
     target.write_text("mine")
     done = run_trace("show", trace, "--html", target)
-    assert done.returncode == 2 and "is there already" in done.stderr and "--force" in done.stderr
+    assert done.returncode == 2 and "already exists" in done.stderr and "--force" in done.stderr
     assert target.read_text() == "mine"
     assert write_page(target, trace, "--force").stat().st_size > 1_000_000
     assert sorted(os.listdir(tmp_path)) == ["t.json", "x.html"]
