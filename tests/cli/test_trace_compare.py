@@ -204,10 +204,10 @@ def test_a_slice_of_some_ranks_shows_as_the_run_does(tmp_path):
 def test_several_ranks_tell_who_is_slow_and_by_how_much(tmp_path):
     folder = write_run(tmp_path / "run", ranks=3)
     out = run_trace("show", folder).stdout
-    more = "rank 2 has 60% more to do itself than the others, 0.0804 ms a step; what is longer is forward, by 0.0301 ms"
+    more = "rank 2 does 60% more work than the others, 0.0804 ms a step; what is longer is forward, by 0.0301 ms"
     assert more in out.splitlines()
-    assert "skew: in a step they differ by 0.0301 ms of work of their own (6 steps that all have)" in out
-    assert "communication that nothing hides: 0.0201 ms a step on rank 2 to 0.0503 ms on rank 0" in out
+    assert "skew: own work differs by 0.0301 ms a step (6 steps in common)" in out
+    assert "exposed communication: 0.0201 ms a step on rank 2 to 0.0503 ms on rank 0" in out
     told = json.loads(run_trace("show", folder, "--json").stdout)["data"]["ranks"]
     assert [one["label"] for one in told["each"]] == ["rank 0", "rank 1", "rank 2"] and told["skew"] == 30_150
     assert (

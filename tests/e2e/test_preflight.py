@@ -373,6 +373,6 @@ def test_a_program_does_not_run_where_preflight_cannot_start(
     )
     assert done.returncode == 125, done.stderr
     assert re.search(
-        "tdbg: preflight: process [0-9]+ was ended, because tdbg failed to start in it: .*Error: ", done.stderr
+        "tdbg: preflight: process [0-9]+ was stopped because tdbg failed to start in it: .*Error: ", done.stderr
     )
     assert list((tmp_path / "work").iterdir()) == []

@@ -485,7 +485,7 @@ def test_control_of_a_dead_run(live_run: Stream, capsys) -> None:
 
 def test_control_of_a_run_that_was_killed(live_run: Stream, capsys) -> None:
     live_run.run.update_info(supervisor={"pid": 2**22 - 1, "host": HOST, "started": "1"})
-    assert "has ended (cut off before its end)" in assert_refused(
+    assert "has ended (no exit code recorded)" in assert_refused(
         build_control_words(live_run, "--level", "basic"), capsys
     )
 

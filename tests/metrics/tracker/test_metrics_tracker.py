@@ -450,10 +450,10 @@ def test_a_label_beyond_the_classes_is_refused_and_nothing_is_added(kind):
     made = MetricsTracker(null_label=-100)
     scores = kind([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
     with pytest.raises(
-        MetricValueError, match=r"task 'genus': label 2 and 1 more are none of its 2 classes \(0 to 1\)"
+        MetricValueError, match=r"task 'genus': label 2 and 1 more are not among its 2 classes \(0 to 1\)"
     ):
         made.update_predictions({"genus": scores}, {"genus": kind([1, 2, 7])})
-    with pytest.raises(MetricValueError, match="label -1 is none of its 2 classes") as caught:
+    with pytest.raises(MetricValueError, match="label -1 is not among its 2 classes") as caught:
         made.update_predictions({"genus": scores}, {"genus": kind([1, -1, -100])})
     assert "null_label=-1" in caught.value.hint and made.phases == {}
     with pytest.raises(MetricValueError, match="the predictions are of 'genus', the targets of 'genera'"):

@@ -90,7 +90,7 @@ def test_where_nothing_tells_the_first_are_read(tmp_path):
         path.parent.mkdir()
         write_trace(path, [make_op("aten::mm", 0, 1)])
     some = select_ranks(newest_windows(find_traces(str(tmp_path))))
-    assert [one.rank for one in some.found] == list(range(8)) and "nothing tells which are slow" in some.said
+    assert [one.rank for one in some.found] == list(range(8)) and "no step times to tell which are slow" in some.said
 
 
 def test_all_windows_of_a_rank_stay_together_and_other_traces_are_all_read(tmp_path):

@@ -55,7 +55,7 @@ def test_a_torn_file_gives_what_it_holds(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     data, torn = read_blocks(path)
     assert len(data) > len(DATA) // 3 and DATA.startswith(data)
-    assert torn == "the packed data ends early"
+    assert torn == "the compressed data is truncated"
 
 
 def test_a_damaged_file_gives_what_is_before_the_damage(tmp_path):
