@@ -108,12 +108,12 @@ def test_a_torn_trace_is_shown_and_told(trace_file):
     ("name", "text", "says"),
     [
         ("empty.json", "", "is empty"),
-        ("none.json", "{}", "is no trace"),
-        ("list.json", "[1, 2, 3", "is no trace"),
+        ("none.json", "{}", "is not a trace"),
+        ("list.json", "[1, 2, 3", "is not a trace"),
         ("wrong.json", '{"traceEvents": [{"lr": 0.1}, {"lr": 0.2}]}', "2 events are damaged"),
-        ("numbers.json", "[1, 2, 3]", "is no trace"),
-        ("objects.json", '[{"lr": 0.1}, {"lr": 0.2}]', "is no trace"),
-        ("deep.json", '{"traceEvents": ' + "[" * 9000, "ends in the middle"),
+        ("numbers.json", "[1, 2, 3]", "is not a trace"),
+        ("objects.json", '[{"lr": 0.1}, {"lr": 0.2}]', "is not a trace"),
+        ("deep.json", '{"traceEvents": ' + "[" * 9000, "is truncated"),
     ],
 )
 def test_bad_input_is_told_and_never_a_traceback(tmp_path, name, text, says):
@@ -177,9 +177,9 @@ def test_advise_names_what_is_wrong_and_fails_if_asked(tmp_path):
     assert run_trace("advise", trace).stdout == "nothing to advise\n", "steps of a millisecond are not told of 0.6 ms"
     floor = ("--threshold", "input_floor_ms=0.1")
     done = run_trace("advise", trace, *floor)
-    assert done.returncode == 0 and done.stdout.startswith("TD-P102 warning: 60% of a step is making batches")
+    assert done.returncode == 0 and done.stdout.startswith("TD-P102 warning: 60% of a step is spent loading batches")
     assert "num_workers=2" in done.stdout
-    assert "tdbg: TD-P115: it needs the traces of two ranks or more" in done.stderr
+    assert "tdbg: TD-P115: it needs one trace each of two or more ranks" in done.stderr
     assert run_trace("advise", trace, *floor, "--fail-on", "warning").returncode == 1
     assert run_trace("advise", trace, *floor, "--fail-on", "critical").returncode == 0
     quiet = [word for level in ("notice", "warning", "critical") for word in ("--threshold", f"input_{level}=100%")]

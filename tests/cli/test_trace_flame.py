@@ -85,7 +85,7 @@ def test_nothing_was_called(tmp_path):
 def test_show_tells_memory_modules_and_operations(trace_file):
     lines = run_trace("show", trace_file).stdout.splitlines()
     flops = 2 * 200 * 300 * 400
-    assert f"{flops / 2 / 1e6:.3g} MFLOP a step, 24 GFLOP/s over its whole time" in next(
+    assert f"{flops / 2 / 1e6:.3g} MFLOP a step, 24 GFLOP/s over the whole step" in next(
         x for x in lines if "FLOP" in x
     )
     assert any(line.split("\t")[4:6] == [f"{flops / 240_000:.3g}", "aten::mm"] for line in lines)
@@ -97,4 +97,4 @@ def test_show_tells_memory_modules_and_operations(trace_file):
         "3 MB\t75.0%\taten::linear",
         "1 MB more: allocated before the trace began, or not tracked",
     ]
-    assert lines[-3:] == ["total ms\town ms\tcalls\tmodule", "0.3\t0.05\t1\tNet_0", "0.25\t0.25\t1\t  Linear_0"]
+    assert lines[-3:] == ["total ms\tself ms\tcalls\tmodule", "0.3\t0.05\t1\tNet_0", "0.25\t0.25\t1\t  Linear_0"]

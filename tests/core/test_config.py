@@ -61,7 +61,7 @@ def test_flags_of_all_sources_add_up(tmp_path: Path) -> None:
         ({"inject": "json"}, "inject cannot be", "choose from: auto"),
         ({"max_overhead": "lots"}, "max-overhead is a percentage", "write a number"),
         ({"max_overhead": 0}, "above 0", "write a number"),
-        ({"allowance": "lots"}, "allowance is a number of seconds from 0 on", "write a number"),
+        ({"allowance": "lots"}, "allowance must be 0 seconds or more", "write a number"),
         ({"allowance": -1}, "from 0 on", "write a number"),
         ({"allowance": "nan"}, "from 0 on", "write a number"),
         ({"allowance": "inf"}, "from 0 on", "write a number"),
@@ -72,7 +72,7 @@ def test_flags_of_all_sources_add_up(tmp_path: Path) -> None:
         ({"disk_budget": "0.1B"}, "disk-budget is above 0", "write a size above 0, such as 500MB"),
         ({"fail_on": "sometimes"}, "fail-on cannot be", "choose from"),
         ({"flags": ["GRADIENT"]}, "no flag is named 'GRADIENT'", "did you mean GRADIENTS?"),
-        ({"tee": "maybe"}, "yes or no", "true or false"),
+        ({"tee": "maybe"}, "must be true or false", "true or false"),
         ({"progress_every": 0}, "above 0", "such as 30"),
     ],
 )

@@ -33,7 +33,7 @@ def test_what_is_read_a_folder_and_stdout_are_refused_with_force_too(tmp_path):
             check_output_file("--html", name, [(path, "the run's own")], force=True)
     with pytest.raises(TdbgError, match="is a folder"):
         check_output_file("--html", str(tmp_path), [], force=True)
-    with pytest.raises(TdbgError, match="never to stdout"):
+    with pytest.raises(TdbgError, match="not to stdout"):
         check_output_file("--html", "-", [], force=True)
 
 
@@ -76,8 +76,8 @@ def test_what_cannot_be_written_is_an_error_of_the_user(tmp_path):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        (" ", "--html names no file"),
-        ("\t", "--html names no file"),
+        (" ", "--html has an empty file name"),
+        ("\t", "--html has an empty file name"),
         ("http://host/x.html", "--html writes a file, and http://host/x.html is a URL"),
         ("s3://b/\x1b[2J.html", "--html writes a file, and s3://b/\\x1b[2J.html is a URL"),
         ("file:///x.html", "--html writes a file, and file:///x.html is a URL"),

@@ -75,7 +75,7 @@ WRONG = {
     "bad size": (["--disk-budget", "big"], "not a size: 'big'", "such as 500MB"),
     "not a number": (["--baseline", "x"], "baseline", ""),
     "negative number": (["--baseline", "-3"], "-3 is less than 1", "write a whole number from 1 on"),
-    "a name that is a path": (["--name", "a/b"], "not a name for a run", "--run-dir"),
+    "a name that is a path": (["--name", "a/b"], "invalid run name", "--run-dir"),
     "unknown profile": (["--profile-name", "prod"], "no profile is named 'prod'", "tool.tdbg.profiles.prod"),
     "a path that PYTHONPATH cannot carry": (["--run-dir", "a:b"], "cannot have ':'", "--run-dir"),
     "option without its value": (["--level"], "requires an argument", "tdbg run --help"),
@@ -102,7 +102,7 @@ def test_bad_values_of_other_sources_name_the_source() -> None:
     Path("tdbg.yaml").write_text("levle: basic\n")
     assert_refused(run_tdbg("--", "true"), 2, "tdbg.yaml: unknown setting 'levle'", "level")
     Path("tdbg.yaml").write_text("level: [\n")
-    assert_refused(run_tdbg("--", "true"), 2, "cannot read", "correct its YAML syntax")
+    assert_refused(run_tdbg("--", "true"), 2, "cannot read", "correct its YAML")
     Path("tdbg.yaml").unlink()
     assert_refused(
         run_tdbg("--", "true", env={**os.environ, "TDBG_LEVEL": "loud"}),
@@ -144,9 +144,9 @@ def test_a_directory_with_other_files_is_refused() -> None:
 
 def test_a_file_in_the_place_of_the_directory_is_wrong_use() -> None:
     Path("d").write_text("")
-    assert_refused(run_tdbg("--run-dir", "d", "--", "true"), 2, "is no folder", "--run-dir")
+    assert_refused(run_tdbg("--run-dir", "d", "--", "true"), 2, "is not a folder", "--run-dir")
     Path("tdbg_runs").write_text("")
-    assert_refused(run_tdbg("--", "true"), 2, "is no folder", "--run-dir")
+    assert_refused(run_tdbg("--", "true"), 2, "is not a folder", "--run-dir")
 
 
 CAP_DAC_OVERRIDE, PR_CAPBSET_DROP = 1, 24
@@ -276,7 +276,7 @@ def test_no_space_half_way_costs_the_copy_and_not_the_output(make_disk: Callable
     assert done.returncode == 6
     assert done.stdout == "".join(f"{i} {'x' * 20}\n" for i in range(20_000))
     lines = done.stderr.splitlines()
-    at = next(i for i, line in enumerate(lines) if "cannot go on writing" in line)
+    at = next(i for i, line in enumerate(lines) if "stopped writing" in line)
     assert "stdout.log" in lines[at]
     assert lines[at + 1] == "tdbg: the output itself is complete; the run goes on"
     assert (place.path / "run" / "stdout.log").read_text() == done.stdout[

@@ -186,7 +186,7 @@ def test_a_killed_run_leaves_what_was_written(watched_runner: Runner) -> None:
 
 def test_a_wrong_word_is_told_before_the_start(watched_runner: Runner) -> None:
     for options, text in (
-        (["--capture", "conv:outputs"], "a layer has no 'outputs'"),
+        (["--capture", "conv:outputs"], "'outputs' is not a kind of tensor"),
         (["--capture", "conv", "--capture-phase", "test"], "capture-phase cannot be 'test'"),
         (["--capture", "conv", "--capture-epochs", "0"], "capture-epochs cannot be '0'"),
         (["--capture", "conv", "--level", "off"], "nothing is captured at level off"),

@@ -107,8 +107,7 @@ def test_nothing_of_the_program_is_written(watched_runner: Runner, tmp_path: Pat
     assert result.stdout.splitlines()[0] == "refused refused.bin" and "model.safetensors" in result.stdout
     assert "updated" not in result.stdout
     assert any(
-        line.startswith("tdbg: preflight: what the program and its Python processes wrote went to ")
-        for line in result.tdbg_lines
+        line.startswith("tdbg: preflight: the program and its Python processes wrote to ") for line in result.tdbg_lines
     )
     assert not (result.folder / "preflight").exists()
 
@@ -273,7 +272,7 @@ def test_a_failure_of_the_trials_ends_the_process_too(
 ) -> None:
     result = watched_runner([sys.executable, "-c", FAILS.format(how=how, update=update)], PREFLIGHT)
     assert result.code == 125 and "updated" not in result.stdout, result.stderr
-    assert "was ended before its first update, because the trials failed (TD-C005)" in result.stderr
+    assert "was stopped before its first update because the trials failed (TD-C005)" in result.stderr
     assert "TD-C005" in result.codes and "training went on" not in str(result.verdict)
     assert "the preflight failed: nothing was tried (TD-C005)" in result.stderr
     assert not (tmp_path / "last.pt").exists()

@@ -156,7 +156,7 @@ def test_the_end_waits_for_one_command_and_not_for_each(
     made.finish_sending(make_verdict(run_dir), 0)
     assert 2.0 < time.monotonic() - begun < 5.0
     said = capsys.readouterr().err
-    assert "--on-finding: 19 not sent: the time for it was used up" in said and "waiting for --on-finding" in said
+    assert "--on-finding: messages not sent: 19 (out of time)" in said and "waiting for --on-finding" in said
     tally = read_alert_reports(run_dir)[0]["options"]["--on-finding"]
     assert tally.pop("error").startswith("sleep did not end within ")
     assert tally == {"sent": 0, "failed": 1, "dropped": 19}
@@ -318,11 +318,11 @@ WRONG: list[tuple[str, str, str]] = [
     ("--notify", "https://", "notify: the URL has no host"),
     ("--notify", "https:///sEcReT", "notify: the URL has no host"),
     ("--notify", "https://?sEcReT", "notify: the URL has no host"),
-    ("--notify", "https://host/sEc ReT", "notify: the URL has no host, or characters that"),
-    ("--notify", "https://host/sEc\nReT", "notify: the URL has no host, or characters that"),
+    ("--notify", "https://host/sEc ReT", "notify: the URL has no host, or has invalid characters"),
+    ("--notify", "https://host/sEc\nReT", "notify: the URL has no host, or has invalid characters"),
     ("--notify", "https://me:sEcReT@host/", "notify: a URL with a user or a password"),
     ("--notify", "https://host:99999/sEcReT", "notify: the port of the URL is out of range"),
-    ("--notify", "https://host:x/sEcReT", "notify: the URL has no host, or characters that"),
+    ("--notify", "https://host:x/sEcReT", "notify: the URL has no host, or has invalid characters"),
 ]
 
 

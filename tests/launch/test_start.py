@@ -198,5 +198,5 @@ def test_stop_on_ends_what_the_command_started_too(shell, wait_until, is_alive) 
         "sh", "-c", line, options=("--stop-on", "info"), env={"PYTHONPATH": os.pathsep.join(sys.path)}
     )
     assert done.returncode == 143, done.stderr
-    assert "stopping the command at TD-" in done.stderr
+    assert "stopping the command: TD-" in done.stderr
     assert not is_alive(int((shell.folder / "pid").read_text()))

@@ -141,7 +141,7 @@ def test_what_a_link_leads_to_is_not_started(hooked_python: str, planted_run: Pa
     (planted_run / part).rename(real)
     (planted_run / part).symlink_to(real)
     printed, said = run_booted(hooked_python, planted_run)
-    assert printed == "program" and "is a link" in said
+    assert printed == "program" and "is a symbolic link" in said
 
 
 def test_a_relative_run_directory_is_not_started(

@@ -104,7 +104,7 @@ def test_json(page_commands: Commands) -> None:
     [
         (("absmx > 1",), "nothing is named 'absmx'", "did you mean absmax?"),
         (("loss > 1",), "nothing is named 'loss'", "known names: count"),
-        (("scalar > 1",), "scalar alone is no number", "scalar.NAME"),
+        (("scalar > 1",), "scalar alone is not a number", "scalar.NAME"),
         (("nan",), "is a number, not a condition", "absmax > 10"),
         (("__import__('os')",), "nothing is named '__import__'", "known names"),
         (("nan >",), "it cannot be read", "nan > 0 or absmax > 1e4"),

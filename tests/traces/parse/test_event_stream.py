@@ -106,7 +106,7 @@ def test_a_packed_file_cut_short_says_so(tmp_path):
 
 def test_a_packed_name_of_other_data_is_told(tmp_path):
     (tmp_path / "t.json.gz").write_bytes(bytes(range(256)) * 9)
-    with pytest.raises(TdbgError, match=r"t\.json\.gz is no trace: it is not gzip data"):
+    with pytest.raises(TdbgError, match=r"t\.json\.gz is not a trace: it is not gzip data"):
         read_events(tmp_path / "t.json.gz")
 
 
@@ -206,7 +206,7 @@ def test_one_damaged_event_is_told_as_one(tmp_path):
 def test_what_is_no_trace_is_told(tmp_path, text):
     path = tmp_path / "t.json"
     path.write_text(text)
-    with pytest.raises(TdbgError, match=r"is empty|is no trace"):
+    with pytest.raises(TdbgError, match=r"is empty|is not a trace"):
         read_events(path)
 
 

@@ -105,7 +105,7 @@ def test_a_click_opens_a_part_of_the_tree_and_another_leads_back(browser, ranks_
     before = browser.evaluate(width)
     browser.hover_over("#flame .slice", 2)
     browser.wait_until(
-        "document.querySelector('#flame .hoverlayer').textContent.includes('total 0.6 ms of a step, 31.6 %')"
+        "document.querySelector('#flame .hoverlayer').textContent.includes('total 0.6 ms per step, 31.6 %')"
     )
     browser.click("#flame .slice", 2)
     browser.wait_until(f"{width} > 2.5 * {before}")
