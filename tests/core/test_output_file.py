@@ -70,7 +70,7 @@ def test_what_cannot_be_written_is_an_error_of_the_user(tmp_path):
     for path in (tmp_path / "none" / "x.html", tmp_path / ("x" * 250)):
         with pytest.raises(TdbgError) as found, replace_file(path):
             pass
-        assert found.value.hint == "name a file that can be written"
+        assert found.value.hint == "name a writable file"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ class SharedSamples(Observed):
 
     def text(self) -> str:
         """How many samples are shared."""
-        text = f"{self.dataset}: {self.shared} of {format_count(self.samples, 'sample', 'was')} among {self.trained_samples} training samples"
+        trained = format_count(self.trained_samples, "training sample")
+        text = f"{self.dataset}: {self.shared} of {format_count(self.samples, 'sample', 'was')} among {trained}"
         if self.is_same:
             text += "; it is the training dataset"
         if self.indices:

@@ -86,7 +86,7 @@ class SampleChanged(Trial):
         if not self.mixed:
             return "no other output changes"
         on_purpose = ", as the model compares samples in pairs" if self.pairs else ""
-        return f"outputs of {self.mixed} of {self.samples - 1} other samples change{on_purpose}"
+        return f"outputs of {self.mixed} of {format_count(self.samples - 1, 'other sample')} change{on_purpose}"
 
 
 class LastTokenChanged(Trial):
