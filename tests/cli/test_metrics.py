@@ -255,7 +255,7 @@ def test_compare_within_the_spread(tmp_path):
     assert run_metrics("compare", a, b).returncode == 1
     assert run_metrics("compare", a, b, "--tolerance", "spread").returncode == 0
     done = run_metrics("compare", a, b, c, "--tolerance", "spread")
-    assert done.returncode == 1 and "the first at step 51" in done.stdout and done.stdout.count("A: ") == 2
+    assert done.returncode == 1 and "first at step 51" in done.stdout and done.stdout.count("A: ") == 2
 
 
 def test_compare_of_other_keys_and_other_lengths(tmp_path):

@@ -204,7 +204,7 @@ def test_a_slice_of_some_ranks_shows_as_the_run_does(tmp_path):
 def test_several_ranks_tell_who_is_slow_and_by_how_much(tmp_path):
     folder = write_run(tmp_path / "run", ranks=3)
     out = run_trace("show", folder).stdout
-    more = "rank 2 does 60% more work than the others, 0.0804 ms a step; what is longer is forward, by 0.0301 ms"
+    more = "rank 2 does 60% more work than the others, 0.0804 ms a step; the longer part is forward, by 0.0301 ms"
     assert more in out.splitlines()
     assert "skew: own work differs by 0.0301 ms a step (6 steps in common)" in out
     assert "exposed communication: 0.0201 ms a step on rank 2 to 0.0503 ms on rank 0" in out

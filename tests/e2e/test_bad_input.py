@@ -70,7 +70,7 @@ WRONG = {
     "bad severity": (["--fail-on", "fatal"], "fail-on cannot be 'fatal'", "critical"),
     "bad stop": (["--stop-on", "TD-N01"], "no finding has the code or severity 'TD-N01'", "did you mean TD-N0"),
     "bad log level": (["--log-level", "LOUD"], "log-level cannot be 'LOUD'", "choose from"),
-    "bad share": (["--max-overhead", "much"], "max-overhead is a percentage", "such as 1 or 0.3"),
+    "bad share": (["--max-overhead", "much"], "max-overhead must be a percentage", "such as 1 or 0.3"),
     "share out of range": (["--max-overhead", "0"], "above 0 and at most 100", "such as 1 or 0.3"),
     "bad size": (["--disk-budget", "big"], "not a size: 'big'", "such as 500MB"),
     "not a number": (["--baseline", "x"], "baseline", ""),

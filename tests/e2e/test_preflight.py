@@ -34,7 +34,7 @@ NAMED = {  # kind -> code, and a part of the first line
     ),
     "mask-ignored": ("TD-C031", "mask has no effect: changing "),
     "input-ignored": ("TD-C032", "input t has no effect on the model's output"),
-    "own-generator": ("TD-C022", "evaluation differs each time, with the same random numbers too"),
+    "own-generator": ("TD-C022", "evaluation is not repeatable, even with the same random numbers"),
     "custom-gradient": ("TD-G006", "backward of Swish is wrong for input x: "),
     "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy falls only from "),
     "functional-dropout": ("TD-C022", "dropout is active in evaluation: dropout at"),

@@ -111,7 +111,7 @@ def test_json(page_commands: Commands) -> None:
         (("median(max) > 1",), "nothing is named 'median'", "known names: abs"),
         (("nan > 0", "--sort", "mx"), "nothing is named 'mx'", "did you mean max?"),
         (("nan > 0", "--limit", "-1"), "--limit cannot be negative", "0 or more"),
-        (("nan > 0", "x", "y"), "4 words were given", "find"),
+        (("nan > 0", "x", "y"), "4 arguments were given", "find"),
         ((), "is a path: the condition is missing", "find"),
     ],
 )

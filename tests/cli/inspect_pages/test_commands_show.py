@@ -139,7 +139,7 @@ def test_a_tensor_that_is_not_there(page_commands: Commands) -> None:
         (("1/conv", "--slice", "a"), "--slice cannot be 'a'"),
         (("1", "--nth", "-1"), "--nth -1: 1 datapoint has the key 1"),
         (("1", "--image", "jpeg"), "--image cannot be 'jpeg'"),
-        (("1", "2"), "3 words were given"),
+        (("1", "2"), "3 arguments were given"),
         ((), "is a path: the key is missing"),
         (("1", "--steps", "x"), "steps cannot be 'x'"),
     ],

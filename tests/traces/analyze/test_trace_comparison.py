@@ -190,6 +190,6 @@ def test_a_baseline_that_cannot_be_written_is_told(tmp_path):
         save_baseline(Baseline("it"), tmp_path / "none" / "b.json")
     other = write_trace(tmp_path / "t.json", [make_op("a", 0, 9)])
     before = other.read_bytes()
-    with pytest.raises(TdbgError, match="already exists, and no baseline"):
+    with pytest.raises(TdbgError, match="already exists and is not a baseline"):
         save_baseline(Baseline("it"), other)
     assert other.read_bytes() == before

@@ -101,7 +101,7 @@ def test_a_packed_file_cut_short_says_so(tmp_path):
     path.write_bytes(path.read_bytes()[:-9000])
     found, trace = read_events(path)
     assert 1000 < len(found) < 9000
-    assert trace.problems == ["the compressed data is truncated: what is behind that place is missing"]
+    assert trace.problems == ["the compressed data is truncated: everything after that point is missing"]
 
 
 def test_a_packed_name_of_other_data_is_told(tmp_path):
