@@ -115,10 +115,10 @@ class RankQuiet(Rule):
 
     What it does: The probe behind DISTRIBUTED has a thread that notices when nothing has happened on a rank for
     ``DISTRIBUTED.quiet_s``: no collective, no step. It writes which collective the rank is in, since when, the
-    number of the call on its group, and the stacks of all its threads. Of ranks that were quiet at the same time, those in
-    a collective wait, and the one that is elsewhere, or still in an earlier call, is the one they wait for. A wait
-    that ended is told as `info`, one that never did as `error`. Ranks that are all quiet outside of collectives
-    just work: it is silent.
+    number of the call on its group, and the stacks of all its threads. Of ranks that were quiet at the same time,
+    those in a collective wait, and the one that is elsewhere, or still in an earlier call, is the one they wait
+    for. A wait that ended is told as `info`, one that never did as `error`. Ranks that are all quiet outside of
+    collectives just work: it is silent.
 
     Why it matters: A job that hangs dies half an hour later of a timeout that names the ranks which waited, not
     the one which did not come.
