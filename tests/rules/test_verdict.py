@@ -199,7 +199,7 @@ def test_a_run_whose_tdbg_was_killed(one_rank, then):
     run.emit_steps(rank, [2.0] * 3)
     run.run.update_info(supervisor={"host": HOST, **then})
     verdict = run.judge_stream(None)
-    assert verdict.exit["text"] == "no exit code recorded" and verdict.ranks[0]["ended"] == "cut off"
+    assert verdict.exit["text"] == "cut off before its end" and verdict.ranks[0]["ended"] == "cut off"
 
 
 @pytest.mark.parametrize(
