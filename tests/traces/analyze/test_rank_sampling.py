@@ -66,7 +66,7 @@ def test_of_more_the_slowest_by_their_events_are_read_and_it_is_said(tmp_path):
     assert len(kept) == 8 and {0, SLOW} < set(kept)
     assert any(one < 9 for one in kept if one), "one that is as usual"
     assert sorted([*kept, *some.left]) == list(range(COUNT))
-    assert f"of 16 ranks {', '.join(map(str, kept))} are read: rank 0, a typical one, and those" in some.said
+    assert f"of 16 ranks, {', '.join(map(str, kept))} are read: rank 0, a typical one, and those" in some.said
     assert "by step times in their events" in some.said and "--ranks names others" in some.said
 
 
@@ -129,7 +129,7 @@ def test_show_and_advise_read_the_slow_rank_and_say_which_were_read(tmp_path):
     write_run(tmp_path)
     for name in ("show", "advise"):
         done = run_trace(name, tmp_path)
-        assert done.returncode == 0 and "tdbg: of 16 ranks 0, " in done.stderr, done.stderr
+        assert done.returncode == 0 and "tdbg: of 16 ranks, 0, " in done.stderr, done.stderr
         left = json.loads(run_trace(name, tmp_path, "--json").stdout)["data"]["ranks_left_out"]
         assert len(left) == 8 and SLOW not in left and 0 not in left
     shown = run_trace("show", tmp_path).stdout
