@@ -10,6 +10,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 
+from tdbg.core.deprecation import renamed_method
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import plain
 from tdbg.core.flags import expand, tag
@@ -86,6 +87,8 @@ class Fault:
         more += [f"  cause: {self.cause}"] if self.cause else []
         more += [f"  try: {self.try_next}"] if self.try_next else []
         return "\n".join([f"{self.code} {self.severity}: {self.title}", *more])
+
+    lines = renamed_method("lines", format_lines)
 
 
 @dataclass(slots=True, kw_only=True)
