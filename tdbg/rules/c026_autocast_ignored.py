@@ -13,7 +13,7 @@ class AutocastWithoutEffect(ObservingRule[Reported]):
 
     What it does: With the flag FORWARD, or in the opening inspection, it notes whether autocast to float16 or
     bfloat16 is on when the model is called, and the dtypes of what its layers put out. It speaks when each linear
-    and convolution layer that was looked at return float32 in 2 looks in a row.
+    and convolution layer that was looked at returned float32 in 2 looks in a row.
 
     Why it matters: The run takes the memory and the time of float32 while everybody believes that it is mixed
     precision; a GradScaler around it scales for nothing.
