@@ -249,7 +249,7 @@ def _parse_phase(phase: TrainingPhase | str) -> TrainingPhase:
 
 def _read_loss(loss: Tensor) -> float:
     if loss.numel() != 1:
-        raise ValueError(f"the loss has {format_count(loss.numel(), 'element')}: give the one that was sent backward")
+        raise ValueError(f"the loss has {format_count(loss.numel(), 'element')}: pass the one backward() ran on")
     return float(loss.detach())
 
 

@@ -85,7 +85,7 @@ class region:
     def __call__(self, function: F) -> F:
         """Time every call of ``function``."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"tdbg.region({self.name!r}) cannot time a generator function: enter it inside")
+            raise TypeError(f"tdbg.region({self.name!r}) cannot time a generator function: use `with` inside it")
         name = self.name
 
         @functools.wraps(function)

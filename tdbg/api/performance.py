@@ -59,7 +59,7 @@ def profile_model_performance(
         finally:
             session.stop_session({**about, "rank": rank, "world_size": world_size}, whole=whole)
         if not session.steps_ms:
-            raise TdbgError("the dataloader gave no second batch: the first warms up", "give it two batches or more")
+            raise TdbgError("the dataloader gave only the warm-up batch", "give it two batches or more")
         press = Press()
         path, size = session.export_trace(folder, f"rank{rank:04d}", press)
         press.wait_for_threads()

@@ -52,7 +52,7 @@ class Memory:
     def record_failure(self, name: str, error: BaseException) -> None:
         """A part of tdbg raised and was switched off."""
         self.emit(ProbeOff(probe=name, error=describe_error(error)))
-        LOG.warning("tdbg switched its part %s off: %s", name, describe_error(error))
+        LOG.warning("tdbg switched off its %s after an error: %s", name, describe_error(error))
 
 
 class Session:

@@ -115,7 +115,7 @@ class TrainingDebugger(PyTorchDebugger):
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise ValueError(
-                    f"the loss has {format_count(loss.numel(), 'element')}: give the one that was sent backward"
+                    f"the loss has {format_count(loss.numel(), 'element')}: pass the one backward() ran on"
                 )
             device = found.device if grads else loss.device
             wide = torch.float32 if device.type == "mps" else torch.float64

@@ -73,7 +73,7 @@ def _of_tensor(name: str, tensor: Any, session: Session) -> float | None:
     if tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
         shape = "x".join(map(str, tensor.shape)) or "no shape"
         _note_refusal(
-            session, code, f"metric {name!r} is one real number, not {tensor.dtype} of {shape} on {tensor.device}"
+            session, code, f"metric {name!r} is not one real number: {tensor.dtype} of {shape} on {tensor.device}"
         )
         return None
     if tensors.is_sharded(tensor):
@@ -90,7 +90,7 @@ def _of_tensor(name: str, tensor: Any, session: Session) -> float | None:
 def _read_late(name: str, tensor: "Tensor", session: Session) -> None:
     """Have the value come with the step's one copy."""
     if session.late_values >= MAX_LATE:
-        _note_refusal(session, "metric-late", f"metric {name!r}: {MAX_LATE} device values are on their way already")
+        _note_refusal(session, "metric-late", f"metric {name!r} left out: {MAX_LATE} device values are pending")
         return
     session.late_values += 1
     step = session.monitor.user_facing_step

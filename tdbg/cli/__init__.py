@@ -55,7 +55,7 @@ COMMANDS = (
     Entry("trace", "Read traces of torch.profiler: where time and memory went."),
     Entry("metrics", "Show, plot, compare and check the losses, rates and scores of a run."),
     Entry("flags", "List the debug flags, what they open and what they did."),
-    Entry("explain", "Explain the code of a finding or of an advice, and what to do."),
+    Entry("explain", "Explain the code of a finding or of advice, and what to do."),
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),
     Entry("demo", "Train a small model under tdbg, optionally with a fault."),
     Entry("hook", "Install or remove the hook for Pythons that ignore PYTHONPATH."),
@@ -241,6 +241,6 @@ def _describe_error(error: Exception) -> tuple[str, str, int]:
         return str(error), error.hint, error.exit_code
     if isinstance(error, OSError) and error.strerror:
         place = error.filename or "reading or writing failed"
-        return f"{place}: {error.strerror}", "mend that; TDBG_DEBUG=1 shows where it happened", TdbgError.exit_code
+        return f"{place}: {error.strerror}", "fix that; TDBG_DEBUG=1 shows where it happened", TdbgError.exit_code
     what = f"tdbg itself failed: {type(error).__name__}: {error}"
     return what, "TDBG_DEBUG=1 shows the traceback; please report it", TdbgError.exit_code

@@ -22,7 +22,7 @@ HELP = """Change level and flags of a live run, on all ranks at one step.
         tdbg control train --profile 3
 
     The request is written into the run directory, where each rank looks twice a second; no signal, no port. It
-    names a step that all ranks can keep, worked out from how far and how fast they are. A rank that is past it
+    names a step that all ranks can still reach, estimated from their position and speed. A rank that is past it
     switches at once and is named. A flag wakes its probe; the program's own configuration stays as it was read.
 
     Exit code: 1 if a rank has not answered within the time.
@@ -72,7 +72,7 @@ def control_run(args: ControlArgs) -> int:
     check_changeable(snapshot)
     request = build_request(snapshot.settings, args)
     if args.timeout is not None and not args.timeout >= 0:
-        raise TdbgError(f"--timeout is a number of seconds, not {args.timeout:g}", "write 0 or more")
+        raise TdbgError(f"--timeout cannot be {args.timeout:g} seconds", "write 0 or more")
     answer = send_request(found, request, args.timeout)
     print_json("control", {"run": str(found.path), **answer.as_dict()}) if args.json else print_answer(answer)
     return 1 if answer.waited and answer.missing else 0
@@ -88,7 +88,7 @@ def build_request(settings: "Settings", args: ControlArgs) -> "Request":
     wanted = str(check_setting("level", args.level)) if args.level is not None else ""
     for name, value in (("--for", args.for_steps), ("--at-step", args.at_step)):
         if value is not None and value < 1:
-            raise TdbgError(f"{name} is a number of steps, not {value}", "write 1 or more")
+            raise TdbgError(f"{name} cannot be {value}", "write 1 or more")
     if args.for_steps and not (wanted or switched):
         raise TdbgError("--for needs a change to limit to that many steps", "add --level, --flag or --no-flag")
     if not (wanted or switched or args.clear_history or args.profile is not None):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tdbg.core.rule_base import AnyRule
 
 
-HELP = """Explain the code of a finding or of an advice, and what to do.
+HELP = """Explain the code of a finding or of advice, and what to do.
 
     Examples:
         tdbg explain TD-N001

@@ -52,7 +52,7 @@ OPTIONS: Options = {
     "log_format": Option(
         ("--log-format",),
         "FORMAT",
-        "How the logs are written, where that cannot be seen from their beginning.",
+        "Format of the log lines, if it cannot be detected from the first ones.",
     ),
     "jobs": Option(("--jobs",), "N", "Worker processes; 0: one a CPU."),
 }

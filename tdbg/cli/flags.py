@@ -40,9 +40,9 @@ SCAN = """Map the flags of a program to the log lines they open.
     """
 DOCTOR = """Show what the flags of a run really did.
 
-    Flags on whose records a logger's level drops, that no code reads, that the program's config rejects or has on of
-    itself; records printed while their flag was off; prefixes that no flag owns. The exit code is 1 if a flag that was
-    on had no effect.
+    Lists flags without effect (no code reads them, the config rejects them, or a logger drops their records),
+    flags the config already had on, records printed while their flag was off, and prefixes that no flag owns. The
+    exit code is 1 if a flag that was on had no effect.
 
     Examples:
         tdbg flags doctor
@@ -206,10 +206,10 @@ def _format_flag(item: dict[str, Any]) -> str:
 
 SCAN_OPTIONS: Options = {
     "output": Option(("--output", "-o"), "FILE", "Write the map there instead of to stdout (-)."),
-    "function": Option(("--function",), "NAME", "A function of the program that is asked for a flag by name."),
+    "function": Option(("--function",), "NAME", "A function of the program that tests a flag given by name."),
 }
 FLAG = Argument(
-    "FLAG", "A flag, a short name of one, or a name above several.", field="name", many=False, required=True
+    "FLAG", "A flag, its short name, or a group of flags, such as LOSS.", field="name", many=False, required=True
 )
 SOURCE = Argument("DIR", "A folder of Python files, or one file.", field="source", many=False, required=True)
 RUN = Argument("RUN", "A run directory; without one, the newest.", field="run", many=False)

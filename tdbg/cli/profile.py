@@ -27,7 +27,7 @@ OWN_OPTIONS: Options = {
         ("--kind", "-k"), "KIND", "What is recorded: light, memory, shapes, stacks, flops, full.", group=WINDOW
     ),
     "wait": Option(("--wait",), "N", "Steps before each window; 1 if left out.", group=WINDOW, value=int),
-    "warmup": Option(("--warmup",), "N", "Steps after them that are not kept; 1 if left out.", group=WINDOW, value=int),
+    "warmup": Option(("--warmup",), "N", "Warm-up steps after --wait; 1 if left out.", group=WINDOW, value=int),
     "active": Option(("--active",), "N", "Steps that are recorded; 3 if left out.", group=WINDOW, value=int),
     "repeat": Option(("--repeat",), "N", "How many windows; 1 if left out, 0: until the end.", group=WINDOW, value=int),
     "skip_first": Option(("--skip-first",), "N", "Steps before the first wait.", group=WINDOW, value=int),

@@ -188,7 +188,7 @@ def check_page(args: ReportArgs, run: "RunDir") -> "Path":
 
     path = check_output_file("--html", args.html, [(run.path / STATE_FILE, "the run's own")], force=args.force)
     if path.suffix.lower() not in PAGES and path.resolve().is_relative_to(run.path.resolve()):
-        raise TdbgError(f"{safe(args.html)} may be a file of the run", "there name a file that ends in .html")
+        raise TdbgError(f"{safe(args.html)} may be a file of the run", "a file in a run must end in .html")
     return path
 
 

@@ -36,7 +36,7 @@ OPTIONS: Options = {
     "no_flag": Option(("--no-flag",), "FLAG", "Switch a debug flag off that another source switches on.", group=WATCH),
     "preset": Option(("--preset",), "PRESET", "Switch on flags often wanted together.", group=WATCH),
     "threshold": Option(
-        ("--threshold",), "BOUND", "A bound of a probe: GRADIENTS.explosion=50; repeatable.", group=WATCH
+        ("--threshold",), "BOUND", "A threshold of a probe: GRADIENTS.explosion=50; repeatable.", group=WATCH
     ),
     "strict_flags": Option(
         ("--strict-flags",),
@@ -54,7 +54,7 @@ OPTIONS: Options = {
     ),
     "inject": Option(("--inject",), "MODE", "How flags reach the program's own configuration.", group=WATCH),
     "step_optimizer": Option(
-        ("--step-optimizer",), "CLASS", "Class of the optimizer whose step counts, not the first.", group=WATCH
+        ("--step-optimizer",), "CLASS", "Count steps of this optimizer class instead of the first.", group=WATCH
     ),
     "level": Option(
         ("--level", "-l"),
@@ -96,12 +96,12 @@ OPTIONS: Options = {
         group=CAPTURE,
     ),
     "capture_stats": Option(
-        ("--capture-stats",), "", "Keep figures of the captured tensors, not the tensors.", group=CAPTURE, value=bool
+        ("--capture-stats",), "", "Keep statistics of captured tensors, not the tensors.", group=CAPTURE, value=bool
     ),
     "capture_every": Option(("--capture-every",), "N", "Capture every Nth step.", group=CAPTURE, value=int),
     "capture_steps": Option(("--capture-steps",), "RANGE", "Capture these steps only: 100:200,500.", group=CAPTURE),
     "capture_epochs": Option(
-        ("--capture-epochs",), "EPOCHS", "Capture every Nth epoch and the last; latest; or all.", group=CAPTURE
+        ("--capture-epochs",), "EPOCHS", "Epochs to capture: N (each Nth and the last), latest, all.", group=CAPTURE
     ),
     "capture_phase": Option(
         ("--capture-phase",), "PHASE", "Capture in this phase only: train, val or eval; repeatable.", group=CAPTURE
@@ -156,7 +156,7 @@ OPTIONS: Options = {
         ("--when",), "CONDITION", "A condition on step records, such as 'loss > 10 or skipped'.", group=FOUND
     ),
     "then": Option(
-        ("--then",), "ACTION", "What to do when it comes true: 'level=extreme for 20', 'dump'.", group=FOUND
+        ("--then",), "ACTION", "What to do when --when becomes true: 'level=extreme for 20', 'dump'.", group=FOUND
     ),
     "run_dir": Option(("--run-dir",), "DIR", "Where the run is kept; must not hold another run.", group=FILES),
     "name": Option(("--name",), "NAME", "Name of the run under ./tdbg_runs.", group=FILES),

@@ -24,7 +24,7 @@ HELP = """Show how far a run is: rank, step, rate, loss, level, last finding.
         tdbg status tdbg_runs/20261121-031500-train --json
 
     Only the ends of the files are read, however long the run; nothing is written. Where the budget leaves steps
-    out of the record, step and rate come from the sign of life that each rank gives every 5 s. `last seen` is the
+    out of the record, step and rate come from the heartbeat that each rank writes every 5 s. `last seen` is the
     age of a rank's last event.
     """
 OPTIONS: Options = {

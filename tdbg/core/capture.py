@@ -29,8 +29,8 @@ class Spec(NamedTuple):
         for kind in found:
             if kind not in KINDS:
                 raise TdbgError(
-                    f"--capture {text!r}: a layer has no {kind!r}",
-                    f"write 'layers.*.attn:output,input,grad'; what there is: {', '.join(KINDS)}",
+                    f"--capture {text!r}: {kind!r} is not a kind of tensor",
+                    f"write 'layers.*.attn:output,input,grad'; known kinds: {', '.join(KINDS)}",
                 )
         if not pattern or not found:
             raise TdbgError(f"--capture {text!r} names no layer", "write 'layers.*.attn:output', or '*' for all")
@@ -44,7 +44,7 @@ def _validate_pattern(pattern: str) -> str:
             re.compile(pattern[3:])
         except re.error as error:
             raise TdbgError(
-                f"--capture: {pattern[3:]!r} is no regular expression: {error}", "see Python's re"
+                f"--capture: {pattern[3:]!r} is not a regular expression: {error}", "see the syntax of Python's re"
             ) from None
     return pattern
 

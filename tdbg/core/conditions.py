@@ -25,7 +25,7 @@ from tdbg.core.window import Window
 MAX_CHARACTERS = 500
 MAX_PARTS = 200
 MEDIAN_RECORDS = 8  # a median of fewer records is unknown
-EXAMPLE = "write it such as: loss > 10 or grad_norm > 3 * median(grad_norm) or skipped"
+EXAMPLE = "write a condition, for example: loss > 10 or grad_norm > 3 * median(grad_norm) or skipped"
 DUMP = "dump"  # what is done if a condition has no action of its own
 
 Value = float | bool | None  # None: unknown
@@ -224,8 +224,8 @@ class _Reader:
                 value_of = self.vocabulary.value
                 return lambda facts: value_of(name, facts)
         self._compile_number(node)  # says what is wrong with it, if it is no number either
-        what = f"{self._quote_source(node)} is a number, neither true nor false"
-        raise self._make_error(what, f"compare it, such as: {self.vocabulary.sample} > 10")
+        what = f"{self._quote_source(node)} is a number, not a condition"
+        raise self._make_error(what, f"compare it with a value, for example: {self.vocabulary.sample} > 10")
 
     def _compile_comparison(self, node: ast.Compare) -> _Look:
         operands = [node.left, *node.comparators]
@@ -248,7 +248,7 @@ class _Reader:
     def _get_argument(self, call: ast.Call) -> ast.expr:
         if len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
             calls = " or ".join(f"{name}({self.vocabulary.sample})" for name in self.vocabulary.functions[:2])
-            raise self._make_error(f"{self._quote_source(call)} takes one number", f"write it such as {calls}")
+            raise self._make_error(f"{self._quote_source(call)} takes one number", f"for example: {calls}")
         return call.args[0]
 
     # numbers
@@ -278,9 +278,7 @@ class _Reader:
         try:
             return float(value)
         except OverflowError:
-            raise self._make_error(
-                "a number in it is too large", "write inf for what is larger than any number"
-            ) from None
+            raise self._make_error("a number in it is too large", "write inf for infinity") from None
 
     def _compile_median(self, call: ast.Call) -> _Look:
         window = self.medians.setdefault(self._resolve_name(self._get_argument(call)), Window())
@@ -309,12 +307,10 @@ class _Reader:
 
     def _make_unknown_error(self, name: str, known: Sequence[str]) -> TdbgError:
         if name == self.vocabulary.family:
-            return self._make_error(f"{name} alone is no number", f'name one: {name}.NAME, or {name}["any name"]')
+            return self._make_error(f"{name} alone is not a number", f'name one: {name}.NAME, or {name}["any name"]')
         if name in self.vocabulary.truths:
             return self._make_error(f"{name} is true or false, not a number", f"write {name}, or not {name}")
-        return self._make_error(
-            f"nothing is named {name!r}", suggest_name(name, known, f"known names: {', '.join(known)}")
-        )
+        return self._make_error(f"unknown name {name!r}", suggest_name(name, known, f"known names: {', '.join(known)}"))
 
 
 def _join_truths(every: bool, looks: list[_Look]) -> _Look:
@@ -384,7 +380,7 @@ def parse_action(text: str) -> Action:
         raise TdbgError(f"action {text!r} needs one number of steps, above 0", "write: level=extreme for 20")
     if lengths and not action.has_switches:
         raise TdbgError(
-            f"action {text!r}: only a level or a flag can hold for some steps", "write: level=extreme for 20"
+            f"action {text!r}: only level= and flag= can have a duration ('for N')", "write: level=extreme for 20"
         )
     return Action(text.strip(), **found, for_steps=max(lengths, default=0))
 
@@ -416,7 +412,7 @@ def _make_action_error(text: str, part: str) -> TdbgError:
     hint = "" if name in known else suggest_name(name, known, "")
     shown = text if len(text) <= 80 else f"{text[:77]}..."
     return TdbgError(
-        f"action {shown!r}: {part[:80]!r} is nothing that can be done",
+        f"action {shown!r}: {part[:80]!r} is not a known action",
         f"{hint} write one or more of: level=LEVEL for N, flag=FLAG for N, dump, stop".lstrip(),
     )
 

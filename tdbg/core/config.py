@@ -55,14 +55,12 @@ class Settings:
     flags: dict[str, flag_table.Value] = declare_setting(
         LOCAL, "debug flags: name -> true, false or text", factory=dict
     )
-    flag_names: dict[str, str] = declare_setting(
-        LOCAL, "flags that were asked for by another name: flag -> name", factory=dict
-    )
+    flag_names: dict[str, str] = declare_setting(LOCAL, "flags requested by an alias: flag -> alias", factory=dict)
     level: str = declare_setting(LOCAL, "how much is recorded: off, basic, advanced or extreme", "basic")
     inject: str = declare_setting(LOCAL, "how flags reach the program's config", "auto")
     max_overhead: float | None = declare_setting(LOCAL, "share of the wall time tdbg may cost, in percent")
     allowance: float = declare_setting(
-        LOCAL, "seconds of tdbg's own time for the opening inspection, besides the budget; 0: none", 1.0
+        LOCAL, "seconds tdbg may spend on the opening inspection, in addition to the budget; 0: none", 1.0
     )
     run_dir: str = declare_setting(PLACE, "the run directory", "")
     name: str = declare_setting(LOCAL, "the last part of the run directory's name", "")
@@ -72,60 +70,60 @@ class Settings:
         LOCAL, "stop the run at the first finding with one of these codes or severities", factory=list
     )
     stop_before_update: bool = declare_setting(LOCAL, "stop before the optimizer uses a non-finite gradient", False)
-    fail_on: str = declare_setting(LOCAL, "turn exit code 0 into 1 when there is a finding of this severity", "never")
+    fail_on: str = declare_setting(LOCAL, "turn exit code 0 into 1 for a finding of this severity or worse", "never")
     strict_flags: bool = declare_setting(
-        LOCAL, "a flag that the program's config rejects ends the rank with exit code 2", False
+        LOCAL, "end the rank with exit code 2 if the program's config rejects a flag", False
     )
     baseline: int = declare_setting(LOCAL, "alternate blocks of N steps with tdbg off and on and report the ratio", 0)
-    records: bool = declare_setting(LOCAL, "keep the program's own log records with the flags that guard them", True)
+    records: bool = declare_setting(LOCAL, "keep the program's own log records, each with its flags", True)
     flag_functions: list[str] = declare_setting(
-        LOCAL, "functions of the program that are asked for a flag by name", factory=lambda: ["check_debug_flag"]
+        LOCAL, "functions of the program that look up a flag by name", factory=lambda: ["check_debug_flag"]
     )
     forbid_flags: bool = declare_setting(
         LOCAL, "refuse to start while a debug flag is on, also in the program's own configuration", False
     )
     log_level: str = declare_setting(LOCAL, "level of the program's own console log", "")
     disk_budget: str = declare_setting(LOCAL, "bytes a rank may write, such as 500MB", "1GB")
-    quiet: bool = declare_setting(LOCAL, "say nothing but errors and the verdict's first line", False)
-    progress_every: float = declare_setting(LOCAL, "seconds between progress lines where there is no live line", 30.0)
-    step_optimizer: str = declare_setting(LOCAL, "class name of the optimizer whose step counts, if not the first", "")
-    keep_steps: int = declare_setting(LOCAL, "step records kept for the report of a bad step", 16)
+    quiet: bool = declare_setting(LOCAL, "print only errors and the verdict's first line", False)
+    progress_every: float = declare_setting(LOCAL, "seconds between progress lines without a live status line", 30.0)
+    step_optimizer: str = declare_setting(LOCAL, "optimizer class whose steps are counted, if not the first", "")
+    keep_steps: int = declare_setting(LOCAL, "how many step records to keep for the report of a bad step", 16)
     every: int = declare_setting(LOCAL, "flags and levels look at every Nth step; 0: as often as the budget allows", 0)
     steps: str = declare_setting(LOCAL, "flags and levels look at these steps only, such as 100:200,500", "")
     ranks: str = declare_setting(LOCAL, "flags and levels look on these ranks only, such as 0,3-5", "")
     thresholds: dict[str, float] = declare_setting(
-        LOCAL, "bounds of probes and rules: FLAG.name -> number", factory=dict
+        LOCAL, "thresholds of probes and rules: FLAG.name -> number", factory=dict
     )
     capture: list[str] = declare_setting(
         LOCAL, "layers whose tensors are kept: 'layers.*.attn:output,input,grad'", factory=list
     )
-    capture_stats: bool = declare_setting(LOCAL, "keep figures of captured tensors instead of the tensors", False)
+    capture_stats: bool = declare_setting(LOCAL, "keep statistics of captured tensors instead of the tensors", False)
     capture_every: int = declare_setting(LOCAL, "capture every Nth step", 1)
     capture_steps: str = declare_setting(LOCAL, "capture these steps only, such as 100:200,500", "")
     capture_epochs: str = declare_setting(
-        LOCAL, "capture these epochs only: every Nth and the last, latest, or all", ""
+        LOCAL, "capture these epochs only: N (every Nth and the last), latest or all", ""
     )
     capture_phase: list[str] = declare_setting(LOCAL, "capture in these phases only: train, val, eval", factory=list)
     capture_on: list[str] = declare_setting(
         LOCAL, "capture from the first finding with one of these codes or severities", factory=list
     )
     capture_budget: str = declare_setting(LOCAL, "bytes a rank may capture, such as 2GB", "2GB")
-    capture_policy: str = declare_setting(LOCAL, "where the disk is too slow: block, drop or sample", "block")
+    capture_policy: str = declare_setting(LOCAL, "what to do when the disk is too slow: block, drop or sample", "block")
     capture_upload: str = declare_setting(ACT, "a URL that sealed pages are copied to, such as s3://bucket/runs", "")
     profile_kind: str = declare_setting(
         LOCAL, "what a profiler records: light, memory, shapes, stacks, flops or full", "light"
     )
-    profile_wait: int = declare_setting(LOCAL, "steps before each window in which a profiler rests", 1)
-    profile_warmup: int = declare_setting(LOCAL, "steps before each window in which it is set up already", 1)
-    profile_active: int = declare_setting(LOCAL, "steps of a window, all of them recorded", 3)
+    profile_wait: int = declare_setting(LOCAL, "idle steps before each window: the profiler is off", 1)
+    profile_warmup: int = declare_setting(LOCAL, "warm-up steps before each window, not recorded", 1)
+    profile_active: int = declare_setting(LOCAL, "recorded steps per window", 3)
     profile_repeat: int = declare_setting(LOCAL, "how many windows are recorded; 0: until the end", 1)
-    profile_skip_first: int = declare_setting(LOCAL, "steps before the first wait", 0)
-    profile_window: str = declare_setting(LOCAL, "record these steps instead, such as 100:102,500:502", "")
+    profile_skip_first: int = declare_setting(LOCAL, "steps to skip before the first wait", 0)
+    profile_window: str = declare_setting(LOCAL, "record exactly these steps, such as 100:102,500:502", "")
     profile_on: list[str] = declare_setting(
         LOCAL, "record a window after each finding with one of these codes or severities, and only then", factory=list
     )
     on_finding: str = declare_setting(
-        ACT, "a command that is run once for each finding, which it reads as JSON from stdin", ""
+        ACT, "a command to run once for each finding; it reads the finding as JSON from stdin", ""
     )
     notify: str = declare_setting(ACT, "a URL that each finding and the verdict are sent to; it is kept secret", "")
     to: list[str] = declare_setting(
@@ -134,8 +132,8 @@ class Settings:
     preflight: bool = declare_setting(
         LOCAL, "test the model on the first batch, then end before the first update", False
     )
-    when: list[str] = declare_setting(LOCAL, "conditions over a step's record", factory=list)
-    then: list[str] = declare_setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
+    when: list[str] = declare_setting(LOCAL, "conditions on step records, such as loss > 10", factory=list)
+    then: list[str] = declare_setting(LOCAL, "actions: the Nth runs when the Nth condition becomes true", factory=list)
 
     def get_threshold(self, name: str) -> float:
         """A bound of the flag table, such as ``GRADIENTS.explosion``: as set, or its default."""
@@ -231,7 +229,7 @@ def _make_choice_check(options: Iterable[str]) -> Callable[[str, object], str]:
 def _parse_count(key: str, value: object) -> int:
     found = _parse_whole_number(key, value)
     if found < 1:
-        raise TdbgError(f"{key} is a number from 1 on, not {found}", "write 1 or more")
+        raise TdbgError(f"{key} must be 1 or more, not {found}", "write 1 or more")
     return found
 
 
@@ -243,14 +241,14 @@ def _parse_boolean(key: str, value: object) -> bool:
         return True
     if word in ("0", "false", "no", "off", ""):
         return False
-    raise TdbgError(f"{key} is yes or no, not {value!r}", "write true or false")
+    raise TdbgError(f"{key} must be true or false, not {value!r}", "write true or false")
 
 
 def _parse_whole_number(key: str, value: Any) -> int:
     try:
         found = int(value)
     except (TypeError, ValueError):
-        raise TdbgError(f"{key} is a whole number, not {value!r}", "write 0 or more") from None
+        raise TdbgError(f"{key} must be a whole number, not {value!r}", "write 0 or more") from None
     if found < 0:
         raise TdbgError(f"{key} cannot be negative: {found}", "write 0 or more")
     return found
@@ -262,9 +260,9 @@ def _parse_percentage(key: str, value: object) -> float | None:
     try:
         found = float(str(value).rstrip("%"))
     except ValueError:
-        raise TdbgError(f"{key} is a percentage, not {value!r}", "write a number such as 1 or 0.3") from None
+        raise TdbgError(f"{key} must be a percentage, not {value!r}", "write a number such as 1 or 0.3") from None
     if not 0 < found <= 100:
-        raise TdbgError(f"{key} is above 0 and at most 100, not {value!r}", "write a number such as 1 or 0.3")
+        raise TdbgError(f"{key} must be above 0 and at most 100 %, not {value!r}", "write a number such as 1 or 0.3")
     return found
 
 
@@ -272,9 +270,9 @@ def _parse_seconds(key: str, value: Any) -> float:
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise TdbgError(f"{key} is a number of seconds, not {value!r}", "write a number such as 30") from None
+        raise TdbgError(f"{key} must be a number of seconds, not {value!r}", "write a number such as 30") from None
     if not found > 0:
-        raise TdbgError(f"{key} is above 0, not {value!r}", "write a number such as 30")
+        raise TdbgError(f"{key} must be above 0 seconds, not {value!r}", "write a number such as 30")
     return found
 
 
@@ -284,14 +282,14 @@ def _parse_allowance(key: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if isinstance(value, bool) or not 0.0 <= found < math.inf:
-        raise TdbgError(f"{key} is a number of seconds from 0 on, not {value!r}", "write a number such as 1")
+        raise TdbgError(f"{key} must be 0 seconds or more, not {value!r}", "write a number such as 1")
     return found
 
 
 def _parse_words(key: str, value: object) -> list[str]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple):
-        raise TdbgError(f"{key} is a list of words, not {value!r}", f"write {key}=A,B")
+        raise TdbgError(f"{key} must be a list of words, not {value!r}", f"write {key}=A,B")
     return [str(part).strip() for part in parts if str(part).strip()]
 
 
@@ -304,13 +302,13 @@ def _validate_windows(key: str, value: object) -> str:
 def _parse_window_steps(key: str, value: object) -> int:
     found = _parse_count(key, value)
     if found > MAX_STEPS:
-        raise TdbgError(f"{key}: {found} steps make a trace too large to open", f"write a few, and at most {MAX_STEPS}")
+        raise TdbgError(f"{key}: {found} steps make a trace too large to open", f"write {MAX_STEPS} or fewer")
     return found
 
 
 def _validate_size(key: str, value: object) -> str:
     if not parse_bytes(str(value)):
-        raise TdbgError(f"{key} is above 0, not {value!r}", "write a size above 0, such as 500MB")
+        raise TdbgError(f"{key} must be above 0 bytes, not {value!r}", "write a size above 0, such as 500MB")
     return str(value)
 
 
@@ -343,7 +341,7 @@ def _parse_text_list(key: str, value: object) -> list[str]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(item, str) and item.strip() for item in found):
         example = "layers.*.attn:output" if key == "capture" else "loss > 10"
-        raise TdbgError(f"{key} is a text or a list of texts, not {value!r}", f"write {key} = [{example!r}]")
+        raise TdbgError(f"{key} must be a string or a list of strings, not {value!r}", f"write {key} = [{example!r}]")
     return list(found)
 
 
@@ -398,7 +396,7 @@ def _parse_sinks(key: str, value: object) -> list[str]:
 def _parse_sink(key: str, word: object) -> str:
     """The name of a sink. Which there are, the process that starts the run looks up: other packages add some."""
     if not isinstance(word, str):
-        raise TdbgError(f"{key} is a list of words, and {word!r} is none", "write wandb, tensorboard or another sink")
+        raise TdbgError(f"{key} must be a list of names, not of {word!r}", "write wandb, tensorboard or another sink")
     name = word.strip().lower()
     return name if name in (sink_files.WANDB, sink_files.TENSORBOARD) else word
 
@@ -425,14 +423,14 @@ def _parse_command_line(key: str, value: object) -> str:
     """A command line; of a list of words the line that gives them."""
     words = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(word, str) for word in words):
-        raise TdbgError(f"{key} is a command, not {value!r}", f"write one, as in: --{key} 'python alert.py'")
+        raise TdbgError(f"{key} must be a command, not {value!r}", f"write one, as in: --{key} 'python alert.py'")
     text = value if isinstance(value, str) else shlex.join(map(str, words))
     try:
         argv = shlex.split(text)
     except ValueError as error:
         raise TdbgError(
             f"{key} cannot be split into words: {str(error)[:1].lower()}{str(error)[1:]}",
-            f"close the quotation, as in: --{key} 'python alert.py \"to me\"'",
+            f"add the missing quote, as in: --{key} 'python alert.py \"to me\"'",
         ) from None
     if text and (not argv or not argv[0]):
         raise TdbgError(f"{key} names no command", f"write one, as in: --{key} 'python alert.py'")
@@ -573,7 +571,7 @@ def _drop_untrusted(source: Source) -> None:
 def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
     """Options about capturing where nothing is captured are a mistake."""
     if settings.capture and settings.level == "off":
-        raise TdbgError("at level off nothing is captured", "leave out --level off, or --capture")
+        raise TdbgError("nothing is captured at level off", "leave out --level off, or --capture")
     alone = [name for name, source in origin.items() if name.startswith("capture_") and source == "option"]
     if alone and not settings.capture:
         raise TdbgError(
@@ -586,13 +584,13 @@ def _check_profile(settings: Settings, origin: Mapping[str, str]) -> None:
     """A profiler that cannot work, or two ways at once to say when, are a mistake."""
     asked = settings.flags.get("PROFILER")
     if asked and settings.level == "off" and origin["flags"] == "option":
-        raise TdbgError("at level off nothing is profiled", "leave out --level off")
+        raise TdbgError("nothing is profiled at level off", "leave out --level off")
     if isinstance(asked, str):
         parse_windows(asked, "flag PROFILER")
     given = [name for name, source in origin.items() if name.startswith("profile_") and source == "option"]
     cycles = [name for name in given if name in _CYCLE]
     if "profile_window" in given and cycles:
-        raise TdbgError(f"--window names the steps, and so does {_profile_option(cycles[0])}", "leave one of them out")
+        raise TdbgError(f"--window and {_profile_option(cycles[0])} both choose the steps", "leave one of them out")
     looks = [name for name in ("steps", "every") if origin.get(name) == "option"]
     if (
         looks

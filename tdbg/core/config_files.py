@@ -79,7 +79,7 @@ def yaml_source(start: Path) -> list[Source]:
     except (yaml.YAMLError, AssertionError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TdbgError(
-            f"cannot read {path}: {first}", "correct its YAML syntax; it holds keys such as `level: basic`"
+            f"cannot read {path}: {first}", "correct its YAML; it should hold keys such as `level: basic`"
         ) from None
     return [Source(str(path), dict(tree), start)]
 
@@ -166,7 +166,7 @@ def _risk_of_unreadable(path: Path) -> str:
     try:
         return describe_risk(os.stat(path))
     except OSError:
-        return "its folder is closed to you"
+        return "you have no permission to open its folder"
 
 
 def print_message_once(text: str) -> None:
@@ -219,7 +219,7 @@ def load_trusted() -> list[Trusted]:
         kept = json.loads(data)["folders"]
         return [Trusted(str(entry["path"]), int(entry["owner"])) for entry in kept]
     except (ValueError, KeyError, TypeError, RecursionError):
-        print_message_once(f"{folder}/{TRUSTED_FILE} is damaged and not read: `tdbg trust DIR` writes it anew")
+        print_message_once(f"{folder}/{TRUSTED_FILE} is damaged and not read: `tdbg trust DIR` writes a new one")
         return []
 
 
@@ -233,10 +233,10 @@ def add_trusted(folder: Path) -> Trusted:
             f"cannot trust {folder}: {error.strerror}", "name a folder that exists and that you may read"
         ) from None
     if not stat.S_ISDIR(found.st_mode):
-        raise TdbgError(f"cannot trust {folder}: it is no folder", "name the folder that the configuration is in")
+        raise TdbgError(f"cannot trust {folder}: it is not a folder", "name the folder that the configuration is in")
     writers = describe_writers(found)
     if writers:
-        raise TdbgError(f"cannot trust {folder}: {writers}", f"take that away first: chmod go-w {real}")
+        raise TdbgError(f"cannot trust {folder}: {writers}", f"remove that permission first: chmod go-w {real}")
     added = Trusted(real, found.st_uid)
     _write_trusted([*(record for record in load_trusted() if record.path != real), added])
     return added
@@ -259,7 +259,7 @@ def _write_trusted(records: list[Trusted]) -> None:
 
     folder = user_folder()
     if folder is None:
-        raise TdbgError("HOME is not set, so the list of trusted folders has no place", "set HOME")
+        raise TdbgError("HOME is not set, so no list of trusted folders can be kept", "set HOME to your home")
     entries = [{"path": record.path, "owner": record.owner} for record in records]
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -271,5 +271,5 @@ def _write_trusted(records: list[Trusted]) -> None:
     except OSError as error:
         raise TdbgError(
             f"cannot write {folder / TRUSTED_FILE}: {error.strerror}",
-            f"check the permissions of {folder} and the room on its disk",
+            f"check the permissions of {folder} and the free space on its disk",
         ) from None

@@ -66,14 +66,14 @@ def _parse_request(data: object) -> Request:
     found = Request(**{key: value for key, value in data.items() if key in known})
     whole = (found.number, found.at_step, found.for_steps, found.capture_for, found.profile_for)
     if not all(type(value) is int and value >= 0 for value in whole):
-        raise ValueError("number, at_step, for_steps, capture_for and profile_for are whole numbers")
+        raise ValueError("number, at_step, for_steps, capture_for and profile_for must be whole numbers from 0")
     if found.level not in ("", *LEVELS):
         raise ValueError(f"no level is named {found.level!r}")
     if not isinstance(found.why, str):
-        raise ValueError("why is a word")
+        raise ValueError("why must be text")
     if not isinstance(found.t, int | float):
-        raise ValueError("t is a time")
+        raise ValueError("t must be a time in seconds")
     flags = found.flags
     if not isinstance(flags, dict) or not all(isinstance(value, bool | str) for value in flags.values()):
-        raise ValueError("flags are true, false or text")
+        raise ValueError("flags must be true, false or text")
     return found

@@ -105,9 +105,9 @@ class Start(Event):
     TYPE: ClassVar[str] = "start"
 
     rank: int = doc("global rank", 0)
-    local_rank: int | None = doc("rank on its node, if a launcher said so")
+    local_rank: int | None = doc("rank on its node, if the launcher sets it")
     world_size: int = doc("number of ranks", 1)
-    attempt: int = doc("0, or the number of the restart", 0)
+    attempt: int = doc("0 for the first start, then the number of the restart", 0)
     host: str = doc("host name", "")
     pid: int = doc("process id", 0)
     argv: list[str] = doc("the program's own command line", factory=list)
@@ -117,7 +117,7 @@ class Start(Event):
         "accelerator: name, compute capability, driver, memory_mb, cuda and cudnn versions; cpu: threads", factory=dict
     )
     env: dict[str, str] = doc("launcher variables, from an allow-list (RANK, WORLD_SIZE, SLURM_...)", factory=dict)
-    startup_ms: float = doc("time tdbg took to wake up in this process", 0.0)
+    startup_ms: float = doc("time tdbg took to start in this process", 0.0)
 
 
 @event_type
@@ -127,8 +127,8 @@ class Params(Event):
     TYPE: ClassVar[str] = "params"
 
     names: list[str] = doc("parameter names, in the order of grad_norms", factory=list)
-    numel: list[int] = doc("elements of each", factory=list)
-    modules: int = doc("modules below the roots", 0)
+    numel: list[int] = doc("number of elements of each parameter", factory=list)
+    modules: int = doc("number of modules below the root modules", 0)
     roots: list[str] = doc("class names of the root modules", factory=list)
     optimizers: list[str] = doc("class names of the optimizers seen", factory=list)
 
@@ -139,37 +139,37 @@ class Step(Event):
 
     TYPE: ClassVar[str] = "step"
 
-    step: int = doc("number of the step, from 1; in evaluation the training steps done, or the call's number", 0)
+    step: int = doc("step number, from 1; in evaluation the last training step, else the call's number", 0)
     phase: str = doc("train or eval", "train")
-    epoch: int | None = doc("passes over the training loader begun, from 0, if a DataLoader is used")
+    epoch: int | None = doc("number of the pass over the training DataLoader, from 0, if there is one")
     batch: int | None = doc("batches taken from the loader in this epoch")
     batches: int | None = doc("length of the loader, if it has one")
-    call: int | None = doc("in evaluation: number of the root's call")
+    call: int | None = doc("in evaluation: number of the call of the root module")
     loss: Number | None = doc(
-        "sum of the losses sent backward for this step, unscaled; of a closure's evaluations the first"
+        "sum of the losses on which backward() was called in this step, unscaled; first closure evaluation only"
     )
     micro: int = doc("number of backward calls (gradient accumulation, closures)", 0)
-    other_losses: list[Number] = doc("losses of further optimizers since the previous record", factory=list)
+    other_losses: list[Number] = doc("losses of the other optimizers since the previous record", factory=list)
     lr: list[float] = doc("learning rate of each parameter group", factory=list)
     grad_norm: Number | None = doc(
-        "total L2 norm before clipping (of this rank's shard if sharded; of a closure's evaluations the first)"
+        "total L2 norm before clipping (of this rank's shard if sharded; first closure evaluation only)"
     )
     grad_norms: list[Number] | None = doc("L2 norm per parameter, on sampled steps; -1 where there is no gradient")
     sharded: bool = doc("gradients are shards (FSDP): combine norms over ranks", False)
-    finite: bool | None = doc("loss and the gradients looked at are finite; None: nothing was read")
-    checked: str = doc("gradients looked at: all, some (small tensors), none", "none")
+    finite: bool | None = doc("true if the loss and the gradients checked are finite; null if none was read")
+    checked: str = doc("which gradients were checked: all, some (small tensors only) or none", "none")
     scale: Number | None = doc("loss scale of GradScaler")
     skipped: bool = doc("GradScaler skipped the update", False)
     skipped_in_a_row: int = doc("number of consecutive skipped updates, including this one", 0)
-    loader_ms: float | None = doc("wait for batches")
-    forward_ms: float | None = doc("in root modules, host time")
-    backward_ms: float | None = doc("in backward, host time")
-    optimizer_ms: float | None = doc("in optimizer.step, host time (with a closure: forward and backward too)")
-    step_ms: float | None = doc("since the previous step's end")
+    loader_ms: float | None = doc("time spent waiting for batches")
+    forward_ms: float | None = doc("host time in root modules")
+    backward_ms: float | None = doc("host time in backward")
+    optimizer_ms: float | None = doc("host time in optimizer.step (with a closure: forward and backward too)")
+    step_ms: float | None = doc("time since the end of the previous step")
     host_mb: float | None = doc("resident memory of the process")
     device_mb: float | None = doc("allocated accelerator memory")
     device_peak_mb: float | None = doc("peak allocated accelerator memory so far")
-    samples: int | None = doc("first dimension of the root's first tensor, summed over calls")
+    samples: int | None = doc("number of samples: size(0) of the root's first input tensor, summed over calls")
 
 
 @event_type
@@ -179,7 +179,7 @@ class NonFinite(Event):
     TYPE: ClassVar[str] = "nonfinite"
 
     step: int = doc("the step in which it happened", 0)
-    until: int = doc("it happened in one of the steps up to this, none of which was watched; 0: in that step", 0)
+    until: int = doc("last of the unwatched steps in which it may have happened; 0: it happened in `step`", 0)
     phase: str = doc(
         "where: input, forward, loss, backward, gradient, optimizer, weights (written between two updates);"
         " empty: unknown",
@@ -188,25 +188,25 @@ class NonFinite(Event):
     kind: str = doc("nan, inf or nan+inf", "")
     module: str = doc("path of the module, if known", "")
     module_class: str = doc("its class", "")
-    operation: str = doc("the operation in the module that made it: aten.sqrt, SqrtBackward0", "")
-    line: str = doc("file:line of the program where that operation stands (of a backward: its forward)", "")
-    code: str = doc("that line", "")
-    parameter: str = doc("the parameter whose gradient is bad, if that is what is known", "")
+    operation: str = doc("the operation that produced it, such as aten.sqrt or SqrtBackward0", "")
+    line: str = doc("file:line of that operation in the program (for a backward operation: of its forward)", "")
+    code: str = doc("source text of that line", "")
+    parameter: str = doc("the parameter whose gradient is not finite, if known", "")
     tensor: str = doc("which tensor: input[0], output, grad_input, ...", "")
-    origin: str = doc("here, other-rank (the local gradients are finite), or unknown", "unknown")
-    own_finite: int = doc("the last step after whose backward this rank's own gradients were finite; 0: not known", 0)
-    how: str = doc("how it was located: rerun, bracket, check", "check")
+    origin: str = doc("where it began: here, other-rank (the local gradients are finite) or unknown", "unknown")
+    own_finite: int = doc("last step in which this rank's own gradients were finite after backward; 0: unknown", 0)
+    how: str = doc("how it was located: rerun (of the batch), bracket (indirectly) or check", "check")
     count: int | None = doc("non-finite elements in that tensor")
     numel: int | None = doc("elements of that tensor")
     shape: list[int] = doc("its shape", factory=list)
     dtype: str = doc("its dtype", "")
     loss: Number | None = doc("the step's loss")
     bad_params: list[str] = doc("parameters with non-finite gradients, at most 8", factory=list)
-    bad_param_count: int = doc("how many parameters had them", 0)
+    bad_param_count: int = doc("number of parameters with non-finite gradients", 0)
     last_good: dict[str, Any] = doc("step, loss, grad_norm and lr of the last finite record", factory=dict)
     batch: str = doc("folder-relative path of the saved batch", "")
-    weights: str = doc("intact, updated or unknown when it was looked at", "unknown")
-    eval: bool = doc("seen in evaluation", False)
+    weights: str = doc("weights at the time of the search for the cause: intact, updated or unknown", "unknown")
+    eval: bool = doc("true if it was seen in evaluation", False)
     during: str = doc("train or eval", "train")
     note: str = doc("what could not be found out, and why", "")
     ring: list[dict[str, Any]] = doc("the last step records before it (without vectors)", factory=list)
@@ -219,12 +219,12 @@ class Observation(Event):
     TYPE: ClassVar[str] = "observation"
 
     probe: str = doc("the probe's name", "")
-    flag: str = doc("the debug flag that wakes it; empty for a probe that only levels wake", "")
-    part: str = doc("which of the probe's lines, as in its tag: SUMMARY, PASS, ...", "")
+    flag: str = doc("the debug flag that enables the probe; empty if only levels enable it", "")
+    part: str = doc("kind of observation, as in the tag of its debug log line: SUMMARY, PASS, ...", "")
     step: int = doc("the step that was running, or the last one done", 0)
-    epoch: int | None = doc("passes over the training loader begun, from 0, if known")
+    epoch: int | None = doc("number of the pass over the training DataLoader, from 0, if known")
     text: str = doc("the line in the debug log, without header and tag", "")
-    values: dict[str, Any] = doc("what was seen, by name", factory=dict)
+    values: dict[str, Any] = doc("observed values by field name", factory=dict)
 
 
 @event_type
@@ -234,14 +234,14 @@ class Switch(Event):
     TYPE: ClassVar[str] = "switch"
 
     step: int = doc("the last step done before the change", 0)
-    level: str = doc("the level from now on", "")
-    flags: dict[str, Any] = doc("the flags that are on from now on", factory=dict)
+    level: str = doc("the level after the change", "")
+    flags: dict[str, Any] = doc("the flags that are on after the change", factory=dict)
     why: str = doc(
-        "control, capture or profile (asked for by control or a finding), trigger, api, or end (of a change made for some steps)",
+        "control, capture or profile (requested by control or a finding), trigger, api, or end (a temporary change ended)",
         "",
     )
     asked: int = doc("for control: the number of the request", 0)
-    late: bool = doc("the step at which all ranks were to switch had passed already", False)
+    late: bool = doc("true if this rank had already passed the step at which all ranks were to switch", False)
 
 
 @event_type
@@ -250,13 +250,13 @@ class Trigger(Event):
 
     TYPE: ClassVar[str] = "trigger"
 
-    step: int = doc("the step whose record made it true", 0)
+    step: int = doc("the step whose record made the condition true", 0)
     condition: str = doc("the condition as written, or the name of a built-in one", "")
-    values: dict[str, Any] = doc("the fields it speaks of, with their values", factory=dict)
+    values: dict[str, Any] = doc("the fields that the condition uses, with their values", factory=dict)
     action: str = doc("what was done", "")
     batch: str = doc("folder-relative path of the saved batch", "")
     dump: str = doc("folder-relative path of the last step records and the history of tensors", "")
-    stop: bool = doc("the command was to be ended", False)
+    stop: bool = doc("true if the command was to be stopped", False)
 
 
 @event_type
@@ -267,12 +267,12 @@ class Injection(Event):
 
     flag: str = doc("the flag", "")
     status: str = doc(
-        "set (changed), already (had the value), rejected, own (on in the program, asked of nobody)", "set"
+        "set (changed), already (had the value), rejected, own (already on in the program, not requested)", "set"
     )
-    where: str = doc("yacs, omegaconf, argparse, jsonargparse, env, and the key", "")
+    where: str = doc("where it was set: yacs, omegaconf, argparse, jsonargparse or env, and the key", "")
     old: Any = doc("value before")
     new: Any = doc("value after")
-    hint: str = doc("for rejected: what the program knows instead", "")
+    hint: str = doc("for rejected: what the program accepts instead", "")
     rank: int | None = doc("RANK of the process, if it has one")
     pid: int = doc("process id", 0)
 
@@ -288,9 +288,9 @@ class Traceback(Event):
     message: str = doc("its text, at most 2,000 characters", "")
     lines: list[str] = doc("the traceback, at most 60 lines", factory=list)
     how: str = doc("uncaught, thread (it ended a thread), logged or printed", "uncaught")
-    where: str = doc("file:line of the innermost frame that is the program's own, no package's", "")
+    where: str = doc("file:line of the innermost frame in the program's own code (not in a package)", "")
     pid: int = doc("process id", 0)
-    rank: int | None = doc("rank of the process, where it is known before it has taken a step", None)
+    rank: int | None = doc("rank of the process, if known before its first step", None)
 
 
 @event_type
@@ -300,29 +300,29 @@ class Cost(Event):
     TYPE: ClassVar[str] = "cost"
 
     step: int = doc("last step done", 0)
-    evals: int = doc("calls of a root module without gradients, recorded or not; in away_ms none is counted", 0)
-    own_ms: float = doc("time inside tdbg's hooks, and in the way into them and out", 0.0)
-    wall_ms: float = doc("wall time since tdbg woke up", 0.0)
+    evals: int = doc("calls of root modules without gradients, recorded or not, except during away_ms", 0)
+    own_ms: float = doc("time inside tdbg's hooks, including the calls into and out of them", 0.0)
+    wall_ms: float = doc("wall time since tdbg started", 0.0)
     startup_ms: float = doc(
-        "waking up, opening files, and CPU time of the thread that reads the source: not in own_ms", 0.0
+        "start-up, opening files, and CPU time of the thread that reads the source; not in own_ms", 0.0
     )
-    report_ms: float = doc("making reports of bad steps (the batch run again): not in own_ms", 0.0)
+    report_ms: float = doc("locating non-finite values (re-running the batch); not in own_ms", 0.0)
     checks_ms: float = doc(
         "checks of this rank's own gradients before they are reduced, in every step: not in own_ms", 0.0
     )
     capture_ms: float = doc("capturing tensors (`--capture`), in the program's own threads: not in own_ms", 0.0)
     diagnostics_ms: float = doc("diagnostics that the program calls (`tdbg.probes.loss`): not in own_ms", 0.0)
-    records_ms: float = doc("keeping the program's own log records, in the rank's last event: not in own_ms", 0.0)
-    budget_pct: float = doc("the budget now", 0.0)
-    earned_ms: float = doc("what the budgets in force so far allowed", 0.0)
-    inspection_ms: float = doc("of own_ms, what the opening inspection has used of its allowance", 0.0)
-    allowance_ms: float = doc("what the opening inspection may use besides the budget", 0.0)
+    records_ms: float = doc("storing the program's own log records (last cost event only); not in own_ms", 0.0)
+    budget_pct: float = doc("current budget in % of the run's time", 0.0)
+    earned_ms: float = doc("time that the budgets in force so far have allowed", 0.0)
+    inspection_ms: float = doc("part of own_ms that the opening inspection took from its allowance", 0.0)
+    allowance_ms: float = doc("time the opening inspection may use in addition to the budget", 0.0)
     inspected: list[str] = doc("the probes that the opening inspection added", factory=list)
-    sampled: int = doc("steps whose gradients were all looked at", 0)
-    away_ms: float = doc("time in which root modules had no hooks, as these cost more than the budget", 0.0)
-    away_steps: int = doc("steps in that time: counted, and their losses checked", 0)
-    by_part: dict[str, float] = doc("own_ms by part", factory=dict)
-    errors: int = doc("exceptions inside tdbg, swallowed", 0)
+    sampled: int = doc("number of steps in which all gradients were checked", 0)
+    away_ms: float = doc("time without hooks on root modules, because the hooks cost more than the budget", 0.0)
+    away_steps: int = doc("number of steps in away_ms; they are counted and their losses checked", 0)
+    by_part: dict[str, float] = doc("own_ms by part of tdbg", factory=dict)
+    errors: int = doc("number of exceptions inside tdbg that were swallowed", 0)
     dropped: int = doc("events not written (disk budget, full disk)", 0)
     level: str = doc("the level in force", "")
     flags: list[str] = doc("the flags that are on", factory=list)
@@ -336,9 +336,9 @@ class Baseline(Event):
 
     block: int = doc("steps per block", 0)
     pairs: int = doc("pairs of blocks", 0)
-    ratio: float | None = doc("median of on/off over the pairs")
+    ratio: float | None = doc("median over the pairs of time with tdbg on / time with it off")
     low: float | None = doc("lower end of the 95 % interval of the median")
-    high: float | None = doc("upper end of it")
+    high: float | None = doc("upper end of the 95 % interval of the median")
 
 
 @event_type
@@ -347,7 +347,7 @@ class ProbeOff(Event):
 
     TYPE: ClassVar[str] = "probe_off"
 
-    probe: str = doc("which part", "")
+    probe: str = doc("name of the part of tdbg that raised", "")
     error: str = doc("class and text of the exception", "")
     lines: list[str] = doc("its traceback, at most 20 lines", factory=list)
 
@@ -371,7 +371,7 @@ class Plan(Event):
 
     steps: int | None = doc("planned optimizer steps")
     epochs: float | None = doc("planned epochs")
-    source: str = doc("who said so", "")
+    source: str = doc("framework that reported the plan", "")
 
 
 @event_type
@@ -393,10 +393,10 @@ class End(Event):
 
     step: int = doc("steps done", 0)
     reason: str = doc("exit, exception or stopped", "exit")
-    loss: Number | None = doc("loss of the last step whose loss was seen, recorded or not", None)
-    loss_step: int = doc("that step", 0)
+    loss: Number | None = doc("last loss that was read, whether its step was recorded or not", None)
+    loss_step: int = doc("step of that loss", 0)
     recent_losses: list[float] = doc(
-        "losses of the last steps, recorded or not, where they were on the host; at most 100", factory=list
+        "losses of the last steps, at most 100, recorded or not; only those already on the host", factory=list
     )
 
 
@@ -407,7 +407,7 @@ class Metric(Event):
     TYPE: ClassVar[str] = "metric"
 
     step: int = doc("the step that was running; after an update, and in evaluation, the last one done", 0)
-    name: str = doc("the program's name for it; conditions know it as metric.NAME", "")
+    name: str = doc("name given by the program; conditions use it as metric.NAME", "")
     value: Number = doc("the number", 0.0)
 
 
@@ -419,16 +419,16 @@ class Trace(Event):
 
     file: str = doc("folder-relative path of the trace; .gz is added once it is compressed", "")
     bytes: int = doc("its size before compression", 0)
-    phase: str = doc("train: a step is one of the first optimizer; eval: a root's call; batches: of the API", "train")
+    phase: str = doc("what a step is: train (optimizer step), eval (root call) or batches (API batch)", "train")
     first_step: int = doc("the first step that was recorded", 0)
-    steps: int = doc("steps that were recorded from their beginning to their end", 0)
-    wanted: int = doc("steps that were asked for", 0)
-    kind: str = doc("light, memory, shapes, stacks, flops or full; empty for the program's own", "")
-    why: str = doc("schedule; control or finding: asked for as it ran; program: its own profiler or call", "schedule")
+    steps: int = doc("number of steps that were recorded completely", 0)
+    wanted: int = doc("number of steps requested", 0)
+    kind: str = doc("light, memory, shapes, stacks, flops or full; empty for the program's own profiler", "")
+    why: str = doc("requested by: schedule, control, finding or program (its own profiler or call)", "schedule")
     ended: str = doc("why the window ended before its last step; empty if it did not", "")
     steps_ms: list[float] = doc("how long each recorded step took", factory=list)
-    outside_ms: float | None = doc("median of the last steps outside of any window")
-    pause_ms: float = doc("how long the program stood still while the window was closed and written", 0.0)
+    outside_ms: float | None = doc("median time of the last steps outside any window")
+    pause_ms: float = doc("time the program was paused while the window was closed and written", 0.0)
 
 
 SEVERITIES = ("info", "warning", "error", "critical")

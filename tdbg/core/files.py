@@ -62,9 +62,7 @@ def read_small_file(path: "Path", limit: int = MAX_JSON_BYTES) -> bytes:
     with open_regular(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise OSError(
-            errno.EFBIG, f"it is larger than the {limit >> 20} MiB that are read of such a file", os.fspath(path)
-        )
+        raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MiB, the limit for such a file", os.fspath(path))
     return data
 
 
@@ -73,7 +71,7 @@ def parse_json(data: "bytes | str") -> "Any":
     try:
         return json.loads(data)
     except RecursionError:
-        raise ValueError("it is nested too deeply (some 1,000 levels are read)") from None
+        raise ValueError("it is nested too deeply (the limit is about 1,000 levels)") from None
 
 
 def read_json(path: "Path") -> "Any":

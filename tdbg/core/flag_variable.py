@@ -24,7 +24,7 @@ def read_flag_variable(environ: Mapping[str, str]) -> dict[str, flag_table.Value
         try:
             return flags_from_env(text)
         except ValueError as error:
-            _warn_once(environ, text, f"{VARIABLE} is no valid JSON, and no flag is on: {error}", "write A,B=3")
+            _warn_once(environ, text, f"{VARIABLE} is not valid JSON, so no flag is on: {error}", "write A,B=3")
             return {}
     found: dict[str, flag_table.Value] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
@@ -33,10 +33,10 @@ def read_flag_variable(environ: Mapping[str, str]) -> dict[str, flag_table.Value
         except TdbgError as error:
             name, _, value = word.partition("=")
             if word.endswith("="):
-                _warn_once(environ, word, f"{VARIABLE}: {error}", f"write {name} or {name}=VALUE; the other flags hold")
+                _warn_once(environ, word, f"{VARIABLE}: {error}", f"write {name} or {name}=VALUE; other flags apply")
                 continue
             found[flag_table.canonical(name)] = {"": True, "true": True, "false": False}.get(value.lower(), value)
-            only = f"it counts only where the program asks tdbg.flag({name!r}); the other flags hold"
+            only = f"it applies only where the program calls tdbg.flag({name!r}); the other flags still apply"
             _warn_once(environ, word, f"{VARIABLE}: {error}", f"{error.hint}\n{only}")
     return found
 

@@ -74,11 +74,11 @@ FLAGS: tuple[Flag, ...] = (
         "DATALOADER",
         "components",
         "Log loader waits, batch shapes, dtypes and ranges, workers and samplers.",
-        "Use it when the accelerator starves, batches repeat, labels leave their range or a worker dies.",
+        "Use it when the accelerator starves, batches repeat, labels are out of range or a worker dies.",
         aliases=("data_loading",),
         probe="dataloader",
         level="advanced",
-        thresholds=(Threshold("wait_share", 0.5, "a part of the time spent waiting that starves the step", high=1.0),),
+        thresholds=(Threshold("wait_share", 0.5, "share of time spent waiting to report, 0 to 1", high=1.0),),
     ),
     Flag(
         "AUGMENTATION",
@@ -87,12 +87,12 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when images look wrong to the model, or the input pipeline is slow.",
         probe="augmentation",
         level="extreme",
-        thresholds=(Threshold("slow_share", 0.6, "a part of each fetch for one transform that is too much", high=1.0),),
+        thresholds=(Threshold("slow_share", 0.6, "share of a fetch in one transform to report, 0 to 1", high=1.0),),
     ),
     Flag(
         "OPTIMIZER",
         "components",
-        "Log parameter groups, hyperparameters, update ratios and parameters nobody updates.",
+        "Log parameter groups, hyperparameters, update ratios and parameters that are never updated.",
         "Use it when part of a model does not learn, or weight decay hits the wrong parameters.",
         probe="optimizer",
         level="extreme",
@@ -100,7 +100,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "DISTRIBUTED",
         "components",
-        "Log process groups and each collective's order, bytes and time, issuing none.",
+        "Log process groups and each collective's order, bytes and time; tdbg itself issues none.",
         "Use it when a job hangs, ranks drift apart, or one rank makes all others wait.",
         probe="distributed",
         level="extreme",
@@ -118,26 +118,26 @@ FLAGS: tuple[Flag, ...] = (
         probe="model-build",
         level="advanced",
         thresholds=(
-            Threshold("init_ratio", 10.0, "a weight's standard deviation so many times He's is told", low=1.0),
-            Threshold("unused_steps", 8.0, "updates after which a parameter without any gradient is told", low=1.0),
+            Threshold("init_ratio", 10.0, "a weight's standard deviation this many times He's is reported", low=1.0),
+            Threshold("unused_steps", 8.0, "updates after which a parameter without any gradient is reported", low=1.0),
         ),
     ),
     Flag(
         "TRAINING_LOOP",
         "components",
-        "Log epoch and phase borders, accumulation, zero_grad and the order of calls.",
+        "Log epoch and phase boundaries, accumulation, zero_grad and the order of calls.",
         "Use it when a hand-written loop may forget, repeat or reorder a call.",
         probe="training-loop",
         level="extreme",
         thresholds=(
-            Threshold("lasting", 3.0, "so many updates in a row must show a fault before it is told", low=2.0),
+            Threshold("lasting", 3.0, "updates in a row that must show a fault before it is reported", low=2.0),
         ),
     ),
     Flag(
         "VALIDATION_METRICS",
         "metrics",
         "Log what each validation pass computed, per phase, task and subset.",
-        "Use it when validation figures look wrong, stale or too good.",
+        "Use it when validation metrics look wrong, stale or too good.",
         own=True,
     ),
     Flag(
@@ -160,8 +160,8 @@ FLAGS: tuple[Flag, ...] = (
         "losses",
         "Log the label hierarchy, its distance matrix and the smoothed targets.",
         "Use it when hierarchical label smoothing puts mass on the wrong classes. "
-        "Of torch's own losses it shows label_smoothing and the sums of soft targets; "
-        "for more, the program calls tdbg.probes.loss: the taxonomy_ functions.",
+        "For torch's own losses it shows label_smoothing and the sums of soft targets; "
+        "for more, call the taxonomy_ functions of tdbg.probes.loss in the program.",
         probe="loss-calls",
     ),
     Flag(
@@ -169,8 +169,8 @@ FLAGS: tuple[Flag, ...] = (
         "losses",
         "Log how null-labelled samples are found, counted and masked out of the loss.",
         "Use it when samples without a label change the loss, or masking seems not to happen. "
-        "Of torch's own losses it counts ignored and zero-weighted targets; "
-        "for more, the program calls tdbg.probes.loss: null_masking.",
+        "For torch's own losses it counts ignored and zero-weighted targets; "
+        "for more, call null_masking of tdbg.probes.loss in the program.",
         probe="loss-calls",
         thresholds=(
             Threshold(
@@ -183,35 +183,35 @@ FLAGS: tuple[Flag, ...] = (
         "losses",
         "Log class weights, effective sample numbers and each class's share of the loss.",
         "Use it when rare classes are ignored or dominate. "
-        "Of torch's own losses it compares weight and pos_weight with the classes seen; "
-        "for more, the program calls tdbg.probes.loss: class_weighting, class_losses.",
+        "For torch's own losses it compares weight and pos_weight with the classes seen; "
+        "for more, call class_weighting or class_losses of tdbg.probes.loss in the program.",
         probe="loss-calls",
     ),
     Flag(
         "LOSS.GRADNORM_MEMORY",
         "losses",
-        "Log memory through GradNorm's extra passes, tensor by tensor.",
+        "Log memory during GradNorm's extra passes, tensor by tensor.",
         "Use it when GradNorm runs out of memory or leaks over steps. "
-        "The program calls tdbg.probes.loss: gradnorm_memory.",
+        "It needs calls of gradnorm_memory (tdbg.probes.loss) in the program.",
     ),
     Flag(
         "LOSS.GRADNORM_METRICS",
         "losses",
         "Log task losses, relative rates, gradient norms and task weights of GradNorm.",
-        "Use it when GradNorm does not balance the tasks. The program calls tdbg.probes.loss: gradnorm_metrics.",
+        "Use it when GradNorm does not balance the tasks. Call tdbg.probes.loss.gradnorm_metrics for it.",
     ),
     Flag(
         "LOSS.VERBOSE_GRADNORM_LOGGING",
         "losses",
         "Log every intermediate value of each GradNorm update.",
         "Use it for a few steps, when LOSS.GRADNORM_METRICS shows that something is off but not what. "
-        "The program calls tdbg.probes.loss: gradnorm_values.",
+        "It needs calls of gradnorm_values (tdbg.probes.loss) in the program.",
     ),
     Flag(
         "AUTOGRAD_ANOMALY",
         "torch",
         "Run autograd's anomaly mode: an error in backward then names the line of the forward pass.",
-        "Use it with the value raise when a NaN appears in backward only: the run ends there; it costs 1.3-1.5x.",
+        "Use it with the value raise when a NaN appears only in backward: the run ends there; step time: 1.3-1.5x.",
         aliases=("autograd_anomaly",),
         probe="anomaly",
         values=("raise",),
@@ -220,7 +220,7 @@ FLAGS: tuple[Flag, ...] = (
         "PROFILER",
         "torch",
         "Capture a torch.profiler window from inside the run.",
-        "Use it when steps are slow and it is not known where the time goes.",
+        "Use it when steps are slow and you do not know where the time goes.",
         aliases=("autograd_profiler", "tensorboard_profiler"),
         probe="profiler",
         takes_text=True,
@@ -228,23 +228,21 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "MEMORY",
         "torch",
-        "Log host and device memory per step: peaks, creep, and what holds it.",
+        "Log host and device memory per step: peaks, steady growth, and what holds it.",
         "Use it before an out-of-memory error happens again.",
         aliases=("memory_usage",),
         probe="memory",
         level="advanced",
         thresholds=(
-            Threshold(
-                "creep_pct", 10.0, "growth in percent over 50 steps that is told if tensors with a graph pile up"
-            ),
-            Threshold("creep_mb", 1074.0, "growth in MB over 50 steps that is told whatever it is made of", low=1.0),
-            Threshold("full_pct", 95.0, "share of the machine's or container's memory in use that is told", high=100.0),
+            Threshold("creep_pct", 10.0, "growth in percent over 50 steps to report if tensors with a graph pile up"),
+            Threshold("creep_mb", 1074.0, "growth in MB over 50 steps to report whatever its cause", low=1.0),
+            Threshold("full_pct", 95.0, "percent of the machine's or container's memory in use to report", high=100.0),
         ),
     ),
     Flag(
         "GRADIENTS",
         "torch",
-        "Log each parameter's gradient norm; explosion, vanishing, None and zero gradients.",
+        "Log each parameter's gradient norm; exploding, vanishing, None and zero gradients.",
         "Use it when the loss stalls or jumps.",
         aliases=("gradient_norms",),
         probe="gradient-report",
@@ -253,16 +251,16 @@ FLAGS: tuple[Flag, ...] = (
             Threshold(
                 "explosion",
                 10.0,
-                "a parameter's gradient norm above it is listed as exploding; a finding needs a jump as well",
+                "a parameter's gradient norm above this is listed as exploding; a finding needs a jump as well",
             ),
-            Threshold("vanishing", 1e-6, "a parameter's gradient norm below it vanishes"),
-            Threshold("jump", 10.0, "a norm so many times its running median is a jump", low=1.0),
+            Threshold("vanishing", 1e-6, "a parameter's gradient norm below this is listed as vanishing"),
+            Threshold("jump", 10.0, "a gradient norm this many times its running median is a jump", low=1.0),
         ),
     ),
     Flag(
         "FORWARD",
         "torch",
-        "Log shapes, dtypes, devices and finite flags of each module's output.",
+        "Log shape, dtype and device of each module's output, and whether it is finite.",
         "Use it when activations saturate, die or overflow.",
         aliases=("forward_pass",),
         probe="forward",
@@ -271,31 +269,31 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "BACKWARD",
         "torch",
-        "Log the gradient flow through each module, backwards.",
+        "Log the gradient flow through each module in the backward pass.",
         "Use it when gradients vanish or blow up part of the way back.",
         aliases=("backward_pass",),
         probe="backward",
         level="advanced",
         thresholds=(
-            Threshold("ratio", 1e-6, "gradient at the first module to that at the last: below it vanishes", high=1.0),
+            Threshold("ratio", 1e-6, "gradient at the first module / at the last: below this it vanishes", high=1.0),
         ),
     ),
     Flag(
         "DEVICE",
         "torch",
-        "Log tensors on unlike devices or dtypes, and copies inside the step.",
+        "Log tensors with mismatched devices or dtypes, and copies inside the step.",
         "Use it when a step is slow for no visible reason or mixes devices.",
         aliases=("device_placement",),
         probe="device",
         level="extreme",
         thresholds=(
-            Threshold("syncs", 16.0, "so many waits for the accelerator, or copies, from one line in a step", low=2.0),
+            Threshold("syncs", 16.0, "accelerator waits or copies by one line in one step to report", low=2.0),
         ),
     ),
     Flag(
         "AMP",
         "torch",
-        "Log autocast, the loss scale, skipped steps and overflow shares.",
+        "Log autocast, the loss scale, skipped steps and overflow rates.",
         "Use it when mixed precision skips steps or loses accuracy.",
         aliases=("mixed_precision",),
         probe="amp",
@@ -309,7 +307,7 @@ FLAGS: tuple[Flag, ...] = (
         aliases=("validation",),
         probe="validation",
         level="advanced",
-        thresholds=(Threshold("calls", 3.0, "so many calls with new inputs make a pass that is judged", low=2.0),),
+        thresholds=(Threshold("calls", 3.0, "calls with new inputs that make an evaluation pass", low=2.0),),
     ),
     Flag(
         "EARLY_STOPPING",
@@ -328,7 +326,7 @@ FLAGS: tuple[Flag, ...] = (
         aliases=("lr_scheduling",),
         probe="schedule",
         level="advanced",
-        thresholds=(Threshold("high", 1.0, "a learning rate above it, with an optimizer of the Adam family, is told"),),
+        thresholds=(Threshold("high", 1.0, "a learning rate above this is reported for Adam-type optimizers"),),
     ),
 )
 
@@ -383,10 +381,10 @@ def threshold(text: str) -> tuple[str, float]:
     try:
         value = float(raw_value)
     except ValueError:
-        raise TdbgError(f"threshold {name} is a number, not {raw_value!r}", f"write {name}={bound.default:g}") from None
+        raise TdbgError(f"{name} must be a number, not {raw_value!r}", f"write {name}={bound.default:g}") from None
     if not equals or not bound.low <= value <= bound.high:  # NaN fails both
         raise TdbgError(
-            f"threshold {name} lies between {bound.low:g} and {bound.high:g}, not {raw_value!r}",
+            f"threshold {name} must lie between {bound.low:g} and {bound.high:g}, not {raw_value!r}",
             f"its default is {bound.default:g}: {bound.summary}",
         )
     return name, value

@@ -76,7 +76,7 @@ class LineWriter:
             return False
         if self._budget_bytes and self.written_bytes + len(line) > self._budget_bytes:
             self.dropped += 1
-            text = f"the disk budget is used up: no further {self.what} are written; training goes on"
+            text = f"the disk budget (--disk-budget) is used up: no more {self.what}; training goes on"
             self._queue_trouble("budget", text)
             return False
         whole = b"\n" + line if self._torn else line

@@ -19,16 +19,16 @@ def check_output_file(option: str, name: str, read: Iterable[tuple[Path, str]], 
     read: each file that the command reads, with what it is called.
     """
     if name == "-":
-        raise TdbgError(f"{option} writes a file, and never to stdout", "name a file; ./- for one of this name")
+        raise TdbgError(f"{option} writes a file, not to stdout", "name a file (./- for a file named -)")
     if not name.strip():
-        raise TdbgError(f"{option} names no file", "name a file that can be written")
+        raise TdbgError(f"{option} has an empty file name", "name a file that can be written")
     if is_url(name):
         raise TdbgError(f"{option} writes a file, and {safe(name[:200])} is a URL", "name a file on this machine")
     try:
         path = Path(name)
         why, hint = _find_obstacle(path, read, force=force)
     except OSError as error:  # a folder that is closed, a name that is too long
-        raise TdbgError(f"{safe(name[:200])}: {error.strerror or error}", "name a file that can be written") from None
+        raise TdbgError(f"cannot write {safe(name[:200])}: {error.strerror or error}", "name a writable file") from None
     if why:
         raise TdbgError(f"{safe(name)} {why}", f"name {hint.format(option=option)}")
     return path
@@ -45,7 +45,7 @@ def _find_obstacle(path: Path, read: Iterable[tuple[Path, str]], *, force: bool)
         if not path.is_file():
             return "is a device or a pipe", "another file with {option}"
     if os.path.lexists(path) and not force:
-        return "is there already", "another file with {option}, or write --force"
+        return "already exists", "another file with {option}, or use --force"
     folder = os.path.join(path.parent, "")
     os.stat(folder)  # which says why it is not there
     if not os.access(folder, os.W_OK):
@@ -65,4 +65,4 @@ def replace_file(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         if error.filename not in (None, str(part)):  # what is read meanwhile
             raise
-        raise TdbgError(f"{safe(str(path))}: {error.strerror or error}", "name a file that can be written") from None
+        raise TdbgError(f"cannot write {safe(str(path))}: {error.strerror or error}", "name a writable file") from None

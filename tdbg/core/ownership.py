@@ -39,9 +39,9 @@ def describe_writers(found: os.stat_result) -> str:
     if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
         return ""
     if found.st_mode & stat.S_IWOTH:
-        return "everyone may write it"
+        return "every user can write to it"
     if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid, found.st_uid):
-        return f"group {group_name(found.st_gid)} may write it"
+        return f"group {group_name(found.st_gid)} can write to it"
     return ""
 
 

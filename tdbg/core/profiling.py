@@ -119,11 +119,11 @@ def parse_windows(text: str, name: str = "profile_window") -> tuple[Span, ...]:
             raise TdbgError(f"{name}: steps are counted from 1", f"write 1:{max(high, 1):g}")
         if high - low >= MAX_STEPS:
             raise TdbgError(
-                f"{name}: {low:g}:{high:g} are more than {MAX_STEPS} steps, and such a trace is too large to open",
+                f"{name}: {low:g}:{high:g} is more than {MAX_STEPS} steps: the trace would be too large to open",
                 f"choose a few: {low:g}:{low + 2:g}",
             )
         if spans and low <= spans[-1].last:
-            raise TdbgError(f"{name}: {low:g}:{high:g} overlaps the window before it", "write windows that are apart")
+            raise TdbgError(f"{name}: {low:g}:{high:g} overlaps the window before it", "use disjoint windows")
         spans.append(Span(int(low), int(high)))
     return tuple(spans)
 

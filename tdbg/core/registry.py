@@ -100,7 +100,7 @@ class Registry(Generic[T]):
                 found: Any = importlib.import_module(module)
                 item: Any = functools.reduce(getattr, attribute.split("."), found)
                 if self.package and importlib.util.find_spec(f"{self.package}.{item.name.replace('-', '_')}"):
-                    raise ValueError(f"{item.name!r} is the name of one of tdbg's own")
+                    raise ValueError(f"{item.name!r} is the name of a built-in {self.kind}")
                 self.add(item)
             except (Exception, SystemExit) as error:  # guard: a stranger's package must not take us down
                 self.broken[point] = error

@@ -242,7 +242,7 @@ class RuleCatalog:
         titled = [f"{rule.code} ({rule.title})" for rule in rules.values() if word in rule.title.lower()]
         if titled:
             more = f" and {len(titled) - MAX_TITLES} more" if len(titled) > MAX_TITLES else ""
-            raise TdbgError(f"no finding has the code {code!r}", f"in titles: {', '.join(titled[:MAX_TITLES])}{more}")
+            raise TdbgError(f"no finding has the code {code!r}", f"try one of: {', '.join(titled[:MAX_TITLES])}{more}")
         raise TdbgError(f"no finding has the code {code!r}", suggest_name(name, rules, f"known: {', '.join(rules)}"))
 
 

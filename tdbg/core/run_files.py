@@ -104,7 +104,7 @@ def _open_subfolder(folder: int, name: str, path: "AnyPath", mode: int) -> int:
     except OSError as error:
         if error.errno in _LINK:
             raise _make_refusal(
-                path, f"{name} is a link or no folder, and links in a run directory are not followed"
+                path, f"{name} is a symbolic link or not a folder; tdbg follows no links in a run directory"
             ) from None
         raise
 
@@ -181,16 +181,16 @@ def open_file(path: "AnyPath", flags: int, *, makes: bool = False) -> int:
             handle = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode & 0o666, dir_fd=folder)
         except OSError as error:
             if error.errno in _LINK:
-                raise _make_refusal(path, "it is a link, and links in a run directory are not followed") from None
+                raise _make_refusal(path, "it is a symbolic link; tdbg follows no links in a run directory") from None
             if error.errno == errno.ENXIO:
-                raise _make_refusal(path, "it is no regular file", errno.EINVAL) from None
+                raise _make_refusal(path, "it is not a regular file", errno.EINVAL) from None
             raise
         about = os.fstat(handle)
         trouble = ""
         if not stat.S_ISREG(about.st_mode):
-            trouble = "it is no regular file"
+            trouble = "it is not a regular file"
         elif writes and about.st_nlink > 1:
-            trouble = "it has a second name elsewhere, and is not written"
+            trouble = "it has another hard link, so tdbg does not write to it"
         if trouble:
             os.close(handle)
             raise _make_refusal(path, trouble, errno.EINVAL)

@@ -185,11 +185,11 @@ class RunDir:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM):
                 raise
-            foreign = "you may not read it"
+            foreign = "you have no permission to read it"
         if foreign:
             raise LaunchError(
-                f"the run directory {self.path} is not yours alone: {foreign}",
-                f"choose another with --run-dir; if your own id is mapped here, set {TRUST}={self.path}",
+                f"the run directory {self.path} is not safe to use: {foreign}",
+                f"choose another with --run-dir; if this user id is yours (container, NFS), set {TRUST}={self.path}",
             )
 
     @classmethod
@@ -222,7 +222,7 @@ class RunDir:
         except PermissionError as error:
             kind = LaunchError if writes else TdbgError
             raise kind(
-                f"{error.filename}: you may not read it", "ask its owner: `tdbg run --share` opens a run"
+                f"{error.filename}: no permission to read it", "ask its owner to run it with `tdbg run --share`"
             ) from None
         if writes:
             found.check_ownership()
@@ -234,7 +234,7 @@ class RunDir:
             runs = cls.list_runs()
             if not runs:
                 raise TdbgError(
-                    f"there is no run under {Path(RUNS).resolve()}", "name a run directory, or start with `tdbg run`"
+                    f"there is no run under {Path(RUNS).resolve()}", "name a run directory, or make one with `tdbg run`"
                 )
             return runs[-1]
         given = Path(where)
@@ -250,8 +250,8 @@ class RunDir:
                 f"{given} is not a run directory: it has no {STATE_FILE}", "name the directory `tdbg run` made"
             )
         if str(where).lower() in NEWEST_WORDS:
-            raise TdbgError(f"there is no {given}", "leave the name out: the newest run is the default")
-        raise TdbgError(f"there is no {given}", f"`ls {RUNS}` shows the runs of this folder")
+            raise TdbgError(f"there is no run {given}", "leave the name out: the newest run is the default")
+        raise TdbgError(f"there is no run {given}", f"`ls {RUNS}` shows the runs of this folder")
 
     def read_info(self) -> dict[str, Any]:
         """What run.json holds; TdbgError if it cannot be read."""
@@ -366,12 +366,12 @@ class EventWriter(LineWriter):
             self._vectors += 1
             if share > 0.8 or self._vectors % 10:
                 step.grad_norms = None
-                text = "half the disk budget is used: per-parameter vectors are thinned out"
+                text = "half the disk budget is used: per-parameter gradient norms are written less often"
                 self._emit_note_once("disk-vectors", text, step.step)
         if share < 0.9:
             return True
         self._emit_note_once(
-            "disk-steps", "nine tenths of the disk budget are used: every 100th step is recorded", step.step
+            "disk-steps", "90 % of the disk budget is used: only every 100th step is recorded", step.step
         )
         self._steps_left_out += 1
         return share < 0.98 and self._steps_left_out % 100 == 1
@@ -469,7 +469,7 @@ def claim_rank_folder(run: Path, rank: int, restart: int = 0) -> tuple[Path, int
             aside = base / f"pid{pid}-{host}"
             run_files.make_folder(aside)
             return aside, attempt
-    raise OSError(errno.EMFILE, "too many attempts")
+    raise OSError(errno.EMFILE, f"this rank has too many attempts in {run}")
 
 
 def _claim_ownership(path: Path, me: dict[str, object]) -> dict[str, Any] | None:

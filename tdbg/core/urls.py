@@ -43,14 +43,14 @@ def check_url(word: str) -> None:
     """TdbgError for what is no URL, names no place, or holds a password. The password is not repeated."""
     found = _SCHEME.match(word)
     if found is None:
-        raise TdbgError(f"{word!r} is no URL", "write one such as s3://bucket/folder")
+        raise TdbgError(f"{word!r} is not a URL", "write one such as s3://bucket/folder")
     rest = word[found.end() :]
     if ":" in rest.partition("/")[0].rpartition("@")[0]:
         raise TdbgError(
-            f"a URL of {found[1]} holds a password", "keep it in the environment, or in the settings of fsspec"
+            f"the {found[1]}:// URL holds a password", "put it in the environment, or in the settings of fsspec"
         )
     if not rest.strip("/") and found[1].lower() != "memory":
-        raise TdbgError(f"{word!r} names no place", "write one such as s3://bucket/folder")
+        raise TdbgError(f"{word!r} names no bucket or folder", "write one such as s3://bucket/folder")
 
 
 def check_webhook(word: str) -> None:
@@ -62,11 +62,9 @@ def check_webhook(word: str) -> None:
         raise TdbgError("a URL with a user or a password is not accepted", "put the secret into the path of the URL")
     found = _WEBHOOK.fullmatch(word)
     if found is None:
-        raise TdbgError(
-            "the URL has no host, or characters that a URL cannot have", "write one such as https://example.org/hook"
-        )
+        raise TdbgError("the URL has no host, or has invalid characters", "write one such as https://example.org/hook")
     host = found["host"].rstrip(".")
     if len(host) > MAX_HOST or not all(0 < len(label) <= MAX_LABEL for label in host.split(".")):
-        raise TdbgError("the URL names no host that can exist", "write one such as https://example.org/hook")
+        raise TdbgError("the host name of the URL is not valid", "write one such as https://example.org/hook")
     if found["port"] is not None and not 0 < int(found["port"]) < 1 << 16:
         raise TdbgError("the port of the URL is out of range", "write one from 1 to 65535, or leave it out")

@@ -23,9 +23,9 @@ from tdbg.runtime.tensors import iter_tensors
 SURE = 1e-2  # how far from 1 the sum of a row of weights may be, in half precision
 NO_WEIGHTS = (
     "no attention weights: the output holds none, and neither scaled_dot_product_attention nor nn.MultiheadAttention ran "
-    "in it. Weights worked out by hand are the output of a softmax or dropout layer, if there is one"
+    "in it. For weights computed by hand, choose their softmax or dropout layer, if there is one"
 )
-NOT_ROWS = "rows do not sum to 1: taken as the layer gave it"
+NOT_ROWS = "rows do not sum to 1: the layer's output is stored unchanged"
 
 
 @DEBUGGERS.add

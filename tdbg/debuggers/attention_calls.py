@@ -78,7 +78,7 @@ class ScaledDotProduct:
     def compute_weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
         """softmax(q k / sqrt(E) + mask), in float32; 0 in rows that may look at nothing. Heads are as in the call."""
         if self.query.is_nested:
-            raise NoWeights("queries are nested tensors, whose weights are not worked out")
+            raise NoWeights("queries are nested tensors: their attention weights are not computed")
         with torch.autocast(self.query.device.type, enabled=False):
             return self._worked_out(limit_mb)
 

@@ -191,8 +191,8 @@ class ForwardDebugger(BaseDebugger):
 
     def _refuse_twice(self, layer: nn.Module) -> None:
         if self._is_hooked(layer):
-            text = f"this {type(self).__name__} is attached to {self.layer_name!r} already"
-            raise TdbgError(text, "remove() what attach() returned first")
+            text = f"this {type(self).__name__} is already attached to {self.layer_name!r}"
+            raise TdbgError(text, "first call remove() on what attach() returned")
 
     def missing(self, model: nn.Module) -> str:
         """Return why the last call gave None: the layer did not run, the debugger was not attached, or it failed."""
@@ -202,7 +202,7 @@ class ForwardDebugger(BaseDebugger):
             return (
                 f"not executed: {self.layer_name!r} did not run in the last pass of the model that attach() was given"
             )
-        return f"not executed: {self.layer_name!r} carries no hook of this {type(self).__name__}; see attach()"
+        return f"not executed: this {type(self).__name__} is not attached to {self.layer_name!r}; call attach()"
 
 
 def join_calls(kept: list[Any], dropped: int = 0) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tdbg.runtime.torch_compat import is_transformed
 
-ITSELF = "<the structure that it is in>"
+ITSELF = "<circular reference>"
 UNREADABLE = "<a tensor inside torch.func, which has no values of its own>"
 
 

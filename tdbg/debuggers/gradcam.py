@@ -38,7 +38,7 @@ class _Cut(NamedTuple):
         """An in-place operation that autograd does not record would be left out of the gradient."""
         if self.blind and self.behind._version:
             text = f"the model runs {path!r} under no_grad, and changes its output in place there"
-            raise TdbgError(text, "choose the last layer under no_grad, or one behind it")
+            raise TdbgError(text, "choose the last layer under no_grad, or one after it")
 
 
 @DEBUGGERS.add
@@ -111,7 +111,7 @@ class GradCAM(BaseDebugger):
             found = torch.autograd.grad(score, [cut.point for cut in cuts], allow_unused=True)
         if all(grad is None for grad in found):
             text = f"no gradient reaches {self.target_layer!r} from the score"
-            hint = "is there a no_grad, inference_mode, detach or argmax in the model, behind or around that layer?"
+            hint = "is there a no_grad, inference_mode, detach or argmax in the model, after or around that layer?"
             raise TdbgError(text, hint)
         return found
 
@@ -128,8 +128,8 @@ class GradCAM(BaseDebugger):
         channel = self.channel_dim if self.channel_dim is not None else channel_dim(layer, activation)
         dims = spatial_dims(layer, activation, channel)
         if channel is None or not dims:
-            text = f"the output of {self.target_layer!r} has no places to map: its shape is {list(activation.shape)}"
-            raise TdbgError(text, "choose a layer that gives BCHW or BTC")
+            text = f"the output of {self.target_layer!r} has no spatial axes to map: shape {list(activation.shape)}"
+            raise TdbgError(text, "choose a layer whose output has shape BCHW or BTC")
         weight = grad.mean(dims, keepdim=True)
         found = (weight * activation).sum(channel).relu()
         return found.transpose(0, 1) if time_first(layer, activation) else found
@@ -151,7 +151,7 @@ def _cuts_at(path: str, layer: nn.Module) -> Iterator[list[_Cut]]:
         if found is None:
             return None
         if torch.is_inference_mode_enabled():
-            raise TdbgError(f"the model runs {path!r} under inference_mode", "gradients need no_grad there instead")
+            raise TdbgError(f"the model runs {path!r} under inference_mode", "use no_grad there instead")
         blind = not torch.is_grad_enabled()
         with torch.enable_grad():  # a frozen trunk may run under no_grad; what follows it does not
             # Gradients of an earlier call come through the later ones.
@@ -189,7 +189,7 @@ def _extract_logits(output: object) -> Tensor:
         output = named
     found = next((tensor for _, tensor in iter_tensors(output) if tensor.is_floating_point()), None)
     if found is None or found.dim() == 0:
-        raise TdbgError("the model's output holds no scores of classes", "say what to explain: GradCAM(..., score=...)")
+        raise TdbgError("the model's output holds no class scores", "say what to explain: GradCAM(..., score=...)")
     logits_BK = found[:, None] if found.dim() == 1 else found
     return logits_BK.flatten(2).mean(2) if logits_BK.dim() > 2 else logits_BK
 
@@ -210,6 +210,6 @@ def _resolve_classes(wanted: Classes, logits_BK: Tensor) -> Tensor:
     if bool(((found_B < 0) | (found_B >= classes)).any()):
         raise TdbgError(
             f"target_class is {found_B.tolist()}, but the model has {format_count(classes, 'class')}",
-            "they count from 0",
+            "class indices start at 0",
         )
     return found_B.expand(batch)

@@ -16,7 +16,7 @@ from tdbg.runtime.root_modules import clean_path
 from tdbg.runtime.tensors import iter_tensors
 
 Arrived = dict[str, dict[str, Any]]
-TOO_EARLY = "no gradient is here: ask between backward() and zero_grad()"
+TOO_EARLY = "no gradient available: call this between backward() and zero_grad()"
 
 
 @DEBUGGERS.add

@@ -141,7 +141,7 @@ def suspend_debuggers() -> Iterator[None]:
 def require_hookable(path: str, layer: nn.Module) -> nn.Module:
     """The layer itself; TdbgError if it takes no hooks."""
     if isinstance(layer, torch.jit.ScriptModule):
-        raise TdbgError(f"{path or 'the model'} is a scripted module, which takes no hooks", "use it before scripting")
+        raise TdbgError(f"{path or 'the model'} is a scripted module, which takes no hooks", "attach before scripting")
     return layer
 
 

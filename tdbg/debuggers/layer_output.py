@@ -31,7 +31,7 @@ class LayerOutput(ForwardDebugger):
     def __init__(self, layer_name: str, downsample_factor: int = 4, *, channel_dim: int | None = None) -> None:
         super().__init__(layer_name)
         if downsample_factor < 1:
-            raise TdbgError(f"downsample_factor is {downsample_factor}", "1 keeps the output as it is, 4 averages by 4")
+            raise TdbgError(f"downsample_factor must be 1 or more, not {downsample_factor}", "1 keeps the full output")
         self.downsample_factor = downsample_factor
         self.channel_dim = channel_dim
 

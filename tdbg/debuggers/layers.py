@@ -181,7 +181,7 @@ def _build_matcher(pattern: str) -> Callable[[str], object]:
         try:
             return re.compile(pattern[3:]).fullmatch
         except re.error as error:
-            raise TdbgError(f"{pattern[3:]!r} is not a regular expression: {error}", "see Python's module re") from None
+            raise TdbgError(f"{pattern[3:]!r} is not a regular expression: {error}", "see Python's re syntax") from None
     parts = [part for part in clean_path(pattern).split(".") if part]
     # Each part brings the dot before it, so that `**` can be nothing at all.
     whole = re.compile("".join(r"(?:\.[^.]+)*" if part == "**" else rf"\.{_translate_part(part)}" for part in parts))

@@ -80,14 +80,14 @@ def _flatten_to_plain_tensors(tensor: Tensor) -> Iterable[Part]:
 
 def _split_strided(tensor: Tensor) -> Part:
     if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
-        raise NotPlain(f"its elements are {str(tensor.dtype).removeprefix('torch.')}")
+        raise NotPlain(f"its dtype cannot be stored: {str(tensor.dtype).removeprefix('torch.')}")
     copyable = to_raw_dtype(tensor.dtype)
     return Part("", tensor if copyable is tensor.dtype else tensor.view(copyable), tensor.dtype)
 
 
 def _split_quantised(tensor: Tensor) -> Part:
     if tensor.dtype not in RAW:
-        raise NotPlain(f"its elements are {str(tensor.dtype).removeprefix('torch.')}, several in a byte")
+        raise NotPlain(f"its dtype packs several values in a byte: {str(tensor.dtype).removeprefix('torch.')}")
     scheme = tensor.qscheme()
     note: Note = (("scheme", str(scheme).removeprefix("torch.")),)
     if scheme in PER_CHANNEL:
@@ -135,7 +135,7 @@ def _split_sparse(tensor: Tensor) -> Iterable[Part]:
             tensor = tensor.coalesce()
         found = {"indices": tensor._indices()}
     else:
-        raise NotPlain(f"its layout is {layout}")
+        raise NotPlain(f"its layout cannot be stored: {layout}")
     found["values"] = tensor.values() if names is not None else tensor._values()
     return _name_parts(found, note)
 

@@ -97,11 +97,11 @@ class Pool:
         while not self._has_room(size, held):
             self._changed.wait(0.2)
             if not self._alive():
-                raise TdbgError("what was captured cannot be written", "see the reason above; nothing more is captured")
+                raise TdbgError("the captured data cannot be written", "see the reason above; nothing more is captured")
             if time.monotonic() - begun > PATIENCE_S:
                 raise TdbgError(
-                    f"the disk has not taken what was captured for {PATIENCE_S:.0f} s",
-                    "capture less, or with --capture-policy drop",
+                    f"the disk has accepted no captured data for {PATIENCE_S:.0f} s",
+                    "capture less, or use --capture-policy drop",
                 )
         self.waited_s += time.monotonic() - begun
 

@@ -126,7 +126,7 @@ class Recording:
             thread.join(seconds)
             if thread.is_alive():
                 raise TdbgError(
-                    f"what was captured is not written after {seconds:.0f} s", "`tdbg inspect-pages recover` saves it"
+                    f"captured data is still not written after {seconds:.0f} s", "`tdbg inspect-pages recover` saves it"
                 )
             self._thread = None
         self._raise_error()

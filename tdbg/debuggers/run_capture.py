@@ -295,7 +295,7 @@ class Capture(Probe):
             if not callable_layers:
                 for path, layer in found.items():
                     kind = type(layer).__name__
-                    self._record_skipped(path, f"a {kind} is never called itself: name its parts, {path}.*")
+                    self._record_skipped(path, f"a {kind} is never called: capture its children, {path}.*")
             for path, layer in callable_layers.items():
                 before = kinds.get(path, (None, ()))[1]
                 kinds[path] = weakref.ref(layer), tuple(dict.fromkeys((*before, *spec.kinds)))
@@ -317,7 +317,7 @@ class Capture(Probe):
             if len(places) > 1:
                 known = ", ".join(f"{place}.{pattern}" for place in list(places)[:4])
                 more = f" and {format_count(len(places) - 4, 'more place')}" if len(places) > 4 else ""
-                raise TdbgError(str(error), f"it fits below the root at {known}{more}: name one") from None
+                raise TdbgError(str(error), f"it matches below the root at {known}{more}: choose one") from None
         ((place, found),) = places.items()
         placed = LayersPlaced(pattern=pattern, place=place, root=type(unwrap_module(module)).__name__)
         self.emit(placed)
@@ -442,7 +442,7 @@ class Capture(Probe):
     def _open_writer(self) -> PageWriter:
         folder = type(self).folder()
         if folder is None:
-            raise TdbgError("there is no folder for pages", "this process is no rank")
+            raise TdbgError("no folder for pages: this process is not a rank", "capture in the training process")
         settings = self.monitor.settings
         return PageWriter(
             folder / "pages" if self._epoch is None else folder / "pages" / f"epoch_{self._epoch}",
@@ -509,7 +509,7 @@ class Capture(Probe):
     def _tell_nothing(self) -> None:
         """The program ran, and no pass was wanted: silence would look like a success."""
         waited = self.monitor.settings.capture_on and not self.monitor.capture_until
-        why = "no finding came that --capture-on waits for" if waited else "no pass was among those asked for"
+        why = "no finding matched --capture-on" if waited else "no pass matched the capture options"
         self.emit(CaptureDone(why=why))
 
     def _emit_done(self) -> None:

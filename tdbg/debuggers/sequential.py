@@ -199,7 +199,7 @@ class SequentialDebugger(BaseDebugger):
         self._end_recording()
         target = parse_location(output_dir) if output_dir is not None else self._place
         if target is None:
-            raise TdbgError("save_all was not told where to", "save_all('results/debugger')")
+            raise TdbgError("save_all has no output folder", "pass one: save_all('results/debugger')")
         if isinstance(target, Url):
             _upload_pages(self._spool or self._place, target)
             self.reset_buffer()
@@ -253,7 +253,7 @@ def _on_disk(output_dir: str | os.PathLike[str]) -> Path:
     found = parse_location(output_dir)
     if isinstance(found, Path):
         return found
-    raise TdbgError(f"pages are not written to {found} directly", "leave output_dir out; save_all takes a URL")
+    raise TdbgError(f"pages cannot be written directly to {found}", "omit output_dir; pass the URL to save_all")
 
 
 def _upload_pages(source: Path | None, url: Url) -> None:
@@ -303,5 +303,5 @@ def ids_of(datapoint: Mapping[str, object]) -> list[Any]:
     """The ids in ``meta_info['idx']``; TdbgError where there are none."""
     found = batch_ids(datapoint)
     if not found:
-        raise TdbgError("the datapoint has no meta_info['idx']", "give it one: an int, a text, or one a sample")
+        raise TdbgError("the datapoint has no meta_info['idx']", "set it: an int, a string, or a list, one per sample")
     return found

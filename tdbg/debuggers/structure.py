@@ -39,7 +39,7 @@ def _iter_below(value: object, path: str, depth: int) -> Iterator[tuple[str, obj
     except BaseException as error:  # inline, as this runs for every value of a pass
         if belongs_to_program(error):
             raise
-        found = [Part(path, Left(f"a {type(value).__name__} that raised {type(error).__name__} when it was looked at"))]
+        found = [Part(path, Left(f"a {type(value).__name__} that raised {type(error).__name__} when it was read"))]
     for part in found:
         if part.is_leaf:
             yield part.path, part.value
@@ -61,7 +61,7 @@ def _iter_parts(value: object, path: str, depth: int) -> Iterator[Part]:
     elif value is None or isinstance(value, bool | int | float | complex | str):
         yield Part(path, _limit_text(value) if isinstance(value, str) else value)
     elif depth >= MAX_DEPTH:
-        yield Part(path, Left(f"it lies deeper than {MAX_DEPTH} levels, or within itself"))
+        yield Part(path, Left(f"it is nested deeper than {MAX_DEPTH} levels, or contains itself"))
     elif depth and isinstance(value, list | tuple) and all(_is_number(item) for item in value[:MAX_ITEMS]):
         yield Part(path, list(value[:MAX_ITEMS]))
         yield from _iter_omitted(value, path)
@@ -94,7 +94,7 @@ def _is_number(value: object) -> bool:
 
 
 def _limit_text(value: str) -> str | Left:
-    return value if len(value) <= MAX_TEXT else Left(f"a text of {format_count(len(value), 'letter')}")
+    return value if len(value) <= MAX_TEXT else Left(f"a string of {format_count(len(value), 'character')}")
 
 
 def _convert_other(value: Any) -> object:
@@ -106,4 +106,4 @@ def _convert_other(value: Any) -> object:
             return torch.from_numpy(value.copy()) if value.ndim else value.item()
         except (TypeError, ValueError):
             pass
-    return Left(f"a {type(value).__name__} is no tensor and no plain value")
+    return Left(f"a {type(value).__name__} is neither a tensor nor a plain value")

@@ -454,7 +454,7 @@ class Tap:
             add_gradient_hook(tensor, _Gradient(self, path, copied), purpose=f"capture of {path}")
             copied.awaited[path] = None
         if not graded and self._graded:
-            recording = "nothing in it requires one" if torch.is_grad_enabled() else "it ran under no_grad"
+            recording = "no tensor in it requires grad" if torch.is_grad_enabled() else "it ran under no_grad"
             copied.skipped[name] = f"no gradient: {recording}"
 
     def record_gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
@@ -486,7 +486,7 @@ class Tap:
                     return False
                 copied.loose.append(Loose.copy_part(form, part, buffer))
         except Full:
-            copied.skipped[name] = "there was no room for it"
+            copied.skipped[name] = "the memory for copies was full"
         return True
 
     def _is_parked(self, copied: Copied) -> bool:

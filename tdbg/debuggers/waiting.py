@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from tdbg.debuggers.tap import Copied, Tap
 
 MOST = 8  # passes that wait at a time
-LATE = "no gradient came: it was not used, it was a view changed in place, or backward came after the update"
-CROWDED = f"its gradient was not waited for: more than {MOST} passes ran before their backward"
-NO_ROOM = "its gradient was not waited for: the passes that waited filled the memory for copies"
+LATE = "no gradient arrived: the output was unused, was a view changed in place, or backward ran after the update"
+CROWDED = f"its gradient is missing: more than {MOST} passes ran before their backward"
+NO_ROOM = "its gradient is missing: passes that waited for backward filled the memory for copies"
 
 
 class Ended(NamedTuple):

@@ -80,7 +80,7 @@ def _end_preflight(reason: str) -> None:
     text = (
         "tdbg: preflight: process "
         + str(os.getpid())
-        + " was ended, because tdbg failed to start in it: "
+        + " was stopped because tdbg failed to start in it: "
         + reason
         + "\n"
     )
@@ -185,7 +185,7 @@ def _install_waker() -> None:
     if any(getattr(finder, "tdbg_boot", False) for finder in sys.meta_path):
         return
     if _is_foreign(_run_dir()):
-        _end_preflight("the run directory is another user's")
+        _end_preflight("the run directory belongs to another user")
         return
     _append_boot_file("woke", b"")
     os.environ.setdefault("TDBG_RUN_DIR", RUN_DIR)  # some launchers pass PYTHONPATH on, but not TDBG_*

@@ -134,7 +134,7 @@ class Records:
             self._forget_saved()
             if self.lost:
                 self.agent.note_once(
-                    "records-lost", f"{format_count(self.lost, 'log record')} came before there was room for them"
+                    "records-lost", f"{format_count(self.lost, 'log record')} lost: the buffer was full"
                 )
 
     def flush_at_exit(self) -> None:
@@ -215,7 +215,7 @@ class Records:
             self.agent.charge_disk(size)
             self._written_bytes += size
             if self._written_bytes >= self._share_bytes:
-                text = f"log records filled their share of the disk budget: the oldest in {RECORDS} make room"
+                text = f"log records filled their share of the disk budget: the oldest in {RECORDS} are deleted"
                 self.agent.note_once("records-rotated", text)
 
     # what is heard
@@ -341,7 +341,7 @@ def message_of(msg: object, args: object, record: "LogRecord | None" = None, exc
     except BaseException as error:  # wrong arguments, or a __str__ that raises: logging itself prints its complaint
         if belongs_to_program(error):
             raise
-        text = f"{_safe_repr(msg)} % {_safe_repr(args)} ({type(error).__name__} in the making of this message)"
+        text = f"{_safe_repr(msg)} % {_safe_repr(args)} ({type(error).__name__} while formatting this message)"
     info = record.exc_info if record is not None else exc_info
     if info:
         info = info if isinstance(info, tuple) else sys.exc_info()

@@ -44,7 +44,7 @@ def install_torch_redirects() -> None:
     for place, at, word, writes in (("save", 1, "f", True), ("load", 0, "f", False), ("script-saved", 1, "f", True)):
         found = list(iter_targets(place))
         if not found and place == "save":
-            raise RuntimeError("torch.save is not where it was, and cannot be redirected")
+            raise RuntimeError("torch.save is not where tdbg expects it and cannot be redirected")
         for owner, name in found:
             _redirect_function(owner, name, at, word, writes=writes)
     for owner, name in iter_targets("mapped"):

@@ -127,4 +127,4 @@ def format_suggestion(flag: str, known: list[str]) -> str:
     if close:
         return f"did you mean {folded[close[0]]}?"
     shown = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
-    return f"the program's config knows {shown}" if shown else "the program's config has an empty debug section"
+    return f"the program's config has {shown}" if shown else "the program's config has an empty debug section"

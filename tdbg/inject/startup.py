@@ -23,7 +23,7 @@ def start() -> None:
     try:
         code = compile(_read_boot_file(run), path, "exec")
     except PermissionError as error:
-        sys.stderr.write("tdbg: nothing is started from " + run + ": " + str(error.strerror) + "\n")
+        sys.stderr.write("tdbg: this process is not recorded: run directory " + run + ": " + str(error.strerror) + "\n")
         return
     except (OSError, SyntaxError, ValueError):  # no run, or half of one: the program starts as it always did
         return
@@ -43,7 +43,7 @@ def _read_boot_file(run: str) -> bytes:
         opened.append(_open_below("sitecustomize.py", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, opened[-1]))
         _check_ownership(run, opened[-1])
         if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
-            raise PermissionError(1, "its boot file is no regular file")
+            raise PermissionError(1, "its boot file is not a regular file")
         with os.fdopen(opened.pop(), "rb") as file:
             return file.read()
     finally:
@@ -57,7 +57,7 @@ def _open_below(name: str, flags: int, folder: int) -> int:
     except FileNotFoundError:
         raise
     except OSError:
-        raise PermissionError(1, name + " in it is a link, or closed to you") from None
+        raise PermissionError(1, name + " in it is a symbolic link or is not readable") from None
 
 
 def _check_ownership(run: str, handle: int) -> None:
@@ -67,7 +67,7 @@ def _check_ownership(run: str, handle: int) -> None:
     if found.st_uid != os.geteuid():
         raise PermissionError(1, "it belongs to uid " + str(found.st_uid) + ", not to you")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(1, "others may write it")
+        raise PermissionError(1, "other users can write to it")
 
 
 def _is_trusted(run: str) -> bool:

@@ -185,7 +185,7 @@ def coerce_value(value: Value, old: object) -> object:
     if isinstance(value, bool):
         if isinstance(old, int) and old in (0, 1):
             return int(value)
-        raise MisfitError(f"the program keeps {old!r} there: write --flag NAME=VALUE")
+        raise MisfitError(f"the program's value there is {old!r}, not true or false: write --flag NAME=VALUE")
     if isinstance(old, str):
         return value
     found = _parse_literal(value)
@@ -195,7 +195,7 @@ def coerce_value(value: Value, old: object) -> object:
         return type(old)(found)
     if type(found) is type(old):
         return found
-    raise MisfitError(f"{value!r} is no {type(old).__name__}; the program keeps {old!r} there")
+    raise MisfitError(f"{value!r} is not of type {type(old).__name__}; the program's value there is {old!r}")
 
 
 def _parse_bool(value: Value) -> bool:
@@ -204,7 +204,7 @@ def _parse_bool(value: Value) -> bool:
     word = value.lower()
     if word in ("1", "yes", "on", "true", "0", "no", "off", "false"):
         return word in ("1", "yes", "on", "true")
-    raise MisfitError(f"{value!r} is not true or false, which is what the program keeps there")
+    raise MisfitError(f"{value!r} is not true or false, but the program's value there is a bool")
 
 
 def _parse_literal(value: Value) -> object:

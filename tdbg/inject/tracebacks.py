@@ -73,7 +73,7 @@ class Recorder:
         emit_exception(self.agent, error, how)
 
     def _note_cap(self) -> None:
-        self.agent.note_once("tracebacks-capped", "more exceptions were logged than are kept")
+        self.agent.note_once("tracebacks-capped", "too many exceptions: only the first ones at each place are recorded")
 
     def is_recorded(self, error: BaseException) -> bool:
         """True if this exception was recorded; an id alone may be used again by a later one."""
@@ -91,7 +91,7 @@ class Recorder:
         places = self._places.copy()  # a thread of the program's may fail meanwhile
         for number, ((name, place), count) in enumerate(places.most_common(TOLD_PLACES)):
             if count > PER_PLACE:
-                text = f"{name} came {format_count(count, 'time')}, {PER_PLACE} are kept ({place})"
+                text = f"{name} was raised {format_count(count, 'time')}, the first {PER_PLACE} are recorded ({place})"
                 self.agent.emit(Note(code=f"tracebacks-counted-{number}", text=text, step=self.agent.step))
 
     def reset_after_fork(self) -> None:

@@ -178,4 +178,4 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def _describe_status(status: int) -> str:
-    return f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+    return f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"

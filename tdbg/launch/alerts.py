@@ -179,7 +179,7 @@ class Alerts:
         self._wait_for_senders()
         for sender in self._senders:
             if sender.tally.dropped and not sender.channel.cancelled.is_set():
-                print_messages(f"{sender.channel.option}: {sender.tally.dropped} not sent: the time for it was used up")
+                print_messages(f"{sender.channel.option}: messages not sent: {sender.tally.dropped} (out of time)")
 
     def _send_finding(self, finding: Finding) -> None:
         key = _identify_finding(finding)
@@ -234,12 +234,12 @@ class Alerts:
                 if time.monotonic() > said_t:
                     said_t = float("inf")
                     waiting = " and ".join(f"{one.channel.option} (up to {one.channel.limit_s:g} s)" for one in working)
-                    print_messages(f"waiting for {waiting}; Ctrl-C ends the waiting")
+                    print_messages(f"waiting for {waiting}; press Ctrl-C to stop waiting")
                 time.sleep(LOOK_S)
         except KeyboardInterrupt:
             for sender in self._senders:
                 sender.cancel()
-            print_messages("interrupted: what was still to be sent by --on-finding or --notify is left out")
+            print_messages("interrupted: messages not yet sent by --on-finding or --notify are dropped")
 
     def _report_result(self, sender: Sender, error: str) -> None:
         """Say an error once, and leave word in the run directory."""

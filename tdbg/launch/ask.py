@@ -108,7 +108,7 @@ def check_changeable(snapshot: Snapshot) -> None:
     if snapshot.settings.level == "off":
         raise TdbgError(
             f"the run {path} was started at level off, so its level cannot be raised",
-            "start it with --level basic; `tdbg control --level off` can switch that off and on again",
+            "restart it with --level basic; `tdbg control --level off` or `--level basic` can then change it",
         )
     if snapshot.settings.baseline:
         raise TdbgError(
@@ -137,8 +137,8 @@ def _complete_request(wish: Request, before: list[Request], snapshot: Snapshot) 
     done = max(snapshot.live, key=lambda rank: rank.step, default=None)
     if wish.at_step and done is not None and wish.at_step <= done.step:
         raise TdbgError(
-            f"step {wish.at_step} has passed: rank {done.rank} has done {done.step}",
-            "name a later step, or leave out --at-step: tdbg then chooses a step that all ranks can meet",
+            f"step {wish.at_step} has passed: rank {done.rank} has completed step {done.step}",
+            "name a later step, or leave out --at-step: tdbg then chooses a step that all ranks can still reach",
         )
     # Numbers go on where a lost or broken file left off: they are at least the time.
     number = max([int(time.time()), *(request.number + 1 for request in before)])
@@ -151,7 +151,7 @@ def _read_requests(path: Path) -> list[Request]:
     try:
         return control.read_requests(path)
     except TdbgError as error:
-        print_messages(f"{error}; it is replaced, and requests made before are lost")
+        print_messages(f"{error}; the file is replaced and earlier requests are lost")
     except OSError as error:
         raise _not_writable(path.parent, error) from None
     return []

@@ -167,7 +167,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small character-level transformer.")
     parser.add_argument("--steps", type=int, default=200, help="optimizer steps")
     parser.add_argument("--fault", choices=FAULTS, default="none", help="what breaks")
-    parser.add_argument("--fault-step", type=int, default=0, help="when it breaks; by default after three fifths")
+    parser.add_argument("--fault-step", type=int, default=0, help="step at which it breaks (default: 3/5 of --steps)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, batches and dropout")
     args = parser.parse_args(argv)
     args.fault_step = args.fault_step or max(1, args.steps * 3 // 5)

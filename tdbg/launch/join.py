@@ -116,7 +116,7 @@ def _iter_candidate_paths(settings: Settings, command: Sequence[str], shared: st
         yield Path(settings.run_dir).absolute()
     name = settings.name or short_name(command)
     if not re.fullmatch(r"[^/\0]{1,200}", name) or name in (".", ".."):
-        raise TdbgError(f"not a name for a run: {name!r}", "write one word, or give a path with --run-dir")
+        raise TdbgError(f"invalid run name: {name!r}", "use no '/' and at most 200 characters, or --run-dir PATH")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", shared or time.strftime("%Y%m%d-%H%M%S"))
     folder = Path(RUNS).absolute()
     yield folder / f"{stem}-{name}"
@@ -143,15 +143,15 @@ def _make_runs_folder(folder: Path) -> None:
         raise _build_unwritable_error(folder, error) from None
     if risk:
         raise LaunchError(
-            f"the folder for runs, {folder}, is not yours alone: {risk}",
-            f"choose another with --run-dir; if you trust who may write it, set {TRUST}={folder}",
+            f"other users could change the runs folder {folder}: {risk}",
+            f"choose another with --run-dir; if you trust those users, set {TRUST}={folder}",
         )
 
 
 def _build_unwritable_error(path: Path, error: OSError) -> LaunchError:
     return LaunchError(
         f"cannot write the run directory {path}: {error.strerror or error}",
-        "choose one that can be written with --run-dir",
+        "choose a writable one with --run-dir",
     )
 
 
@@ -217,7 +217,7 @@ def _enter_node(run: RunDir) -> None:
         text = json.dumps({**mine, "start": time.time()})
         run_files.write_atomically(folder / f"{agent_name()}.json", text.encode(), makes=True)
     except OSError as error:
-        raise LaunchError(f"cannot write {folder}: {error.strerror or error}", "make room there") from None
+        raise LaunchError(f"cannot write {folder}: {error.strerror or error}", "check space and permissions") from None
 
 
 def read_nodes(run: RunDir) -> list[dict[str, object]]:

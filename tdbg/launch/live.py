@@ -131,7 +131,7 @@ def has_ended(info: dict[str, object]) -> bool:
 def _exit_text(view: View) -> str:
     from tdbg.rules.view import describe_exit
 
-    return describe_exit(view.exit_code) if view.exit_code is not None else "cut off before its end"
+    return describe_exit(view.exit_code) if view.exit_code is not None else "no exit code recorded"
 
 
 def _read_start_event(process: ProcessDir) -> list[Event]:

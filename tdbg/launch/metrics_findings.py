@@ -21,7 +21,7 @@ def add_metrics_findings(verdict: Verdict, run: RunDir) -> Verdict:
         verdict.trouble.append(
             f"the metrics cannot be read: {error}"
             if cannot_read
-            else f"judging the metrics failed: {type(error).__name__}: {error}"
+            else f"checking the metrics failed: {type(error).__name__}: {error}"
         )
 
     evaluated = None
@@ -51,6 +51,6 @@ def _evaluate_run_metrics(verdict: Verdict, run: RunDir) -> tuple[list[Finding],
     place = find_rows_files(str(run.path))
     size = sum(file.path.stat().st_size for file in place.files)
     if size > FILE_BYTES:
-        verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
+        verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not checked: run `tdbg metrics sanity {run.path}`")
         return None
     return evaluate_metrics(summarize_run(place)[0])

@@ -77,7 +77,7 @@ class Progress:
         if still < STALL_S or (self._stalled and not self._live):
             return ""
         self._stalled = True
-        return f"{_format_position(done)}, none recorded since {_format_duration(still)}"
+        return f"{_format_position(done)}, nothing new recorded for {_format_duration(still)}"
 
 
 def _format_position(done: tuple[int, int]) -> str:

@@ -141,7 +141,7 @@ class Follower:
                 self._drain_tails()
                 return self.judge.finish(exit_code)
         verdict = judge_run(self.run, exit_code)
-        verdict.trouble.append(f"following the run failed, so it was judged at its end: {self._failed or 'too slow'}")
+        verdict.trouble.append(f"live analysis failed; the run was analysed at its end: {self._failed or 'too slow'}")
         return verdict
 
     def _publish_verdict(self, verdict: Verdict) -> None:
@@ -180,7 +180,7 @@ class Follower:
             for finding in self.judge.feed(process, event):
                 self._handle_finding(finding)
             if isinstance(event, Trigger) and event.stop:
-                self._stop_once(f"{event.condition!r} in step {event.step}, {process.display_name}, as --then asks")
+                self._stop_once(f"{event.condition!r} in step {event.step}, {process.display_name} (--then)")
         if self.speaks and not self._ending.is_set():
             self._progress.print_if_due(time.monotonic())
         return bool(fresh)
@@ -205,7 +205,7 @@ class Follower:
         if self.speaks and matches_words(finding, self.settings.profile_on):
             self._profile()
         if matches_words(finding, self.settings.stop_on):
-            self._stop_once(f"{finding.code}, as --stop-on asks")
+            self._stop_once(f"{finding.code} (--stop-on)")
 
     def _stop_once(self, why: str) -> None:
         if not self._stopped and not self._ending.is_set():

@@ -44,7 +44,7 @@ def find_sink(name: str) -> type[MetricSink]:
     found = SINKS[name]
     if not _takes_runs(found):
         raise TdbgError(
-            f"--to {name}: this metric sink does not take runs", f"choose from: {', '.join(list_run_sink_names())}"
+            f"--to {name}: this sink cannot receive runs", f"choose from: {', '.join(list_run_sink_names())}"
         )
     package = found.package
     if package and not _is_installed(package):

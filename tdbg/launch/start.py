@@ -70,7 +70,7 @@ def check_launch(settings: Settings, words: Sequence[str], environ: Mapping[str,
     if settings.forbid_flags and on:
         raise TdbgError(
             f"--forbid-flags: {', '.join(on)} {'is' if len(on) == 1 else 'are'} on",
-            "switch off with --no-flag, or where `tdbg doctor` says it comes from",
+            "switch it off with --no-flag, or in the source that `tdbg doctor` shows",
         )
     if replace:
         _check_replace(settings)
@@ -83,7 +83,7 @@ def check_launch(settings: Settings, words: Sequence[str], environ: Mapping[str,
     where = join.intended_path(settings, words, environ)
     for place in (where, *where.parents):
         if place.exists() and not place.is_dir():
-            raise TdbgError(f"the run cannot be kept in {where}: {place} is no folder", "choose another --run-dir")
+            raise TdbgError(f"cannot create {where}: {place} is not a folder", "choose another --run-dir")
     boot.check_path(where)
 
 
@@ -122,7 +122,7 @@ def format_plan(
         f"started: {'in place of tdbg' if replace else 'as a child of tdbg'}",
         f"run directory: {run.path}",
         *(f"environment: {name}={env[name]}" for name in sorted(changed)),
-        f"level: {settings.level}, budget {settings.budget_pct:g} % of the wall time",
+        f"level: {settings.level}, overhead budget: {settings.budget_pct:g} % of wall time",
         *(f"flag: {name} = {value}" for name, value in settings.flags.items()),
     ]
     chosen = [name for name, source in origin.items() if source != "default" and name != "flags"]
@@ -151,7 +151,7 @@ def _update_run_info(run: RunDir, **values: object) -> None:
     except (OSError, TdbgError) as error:
         why = getattr(error, "strerror", None) or str(error)
         print_messages(
-            f"cannot write {run.path / 'run.json'}: {why}", "the run goes on; `tdbg report` will know less of it"
+            f"cannot write {run.path / 'run.json'}: {why}", "the run goes on, but `tdbg report` will show less about it"
         )
 
 
@@ -233,8 +233,8 @@ class Supervision:
             return Tee(self.run.path, self.settings.disk_budget_bytes, rows, suffix)
         except OSError as error:
             raise LaunchError(
-                f"cannot keep a copy of the output in {self.run.path}: {error.strerror or error}",
-                "make room there, or leave out --tee",
+                f"cannot write a copy of the output to {self.run.path}: {error.strerror or error}",
+                "free disk space there, or leave out --tee",
             ) from None
 
     def _request_capture(self) -> None:
@@ -269,7 +269,7 @@ class Supervision:
     def _stop_command(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""
         self.stopped = True
-        print_messages(f"stopping the command at {why}")
+        print_messages(f"stopping the command: {why}")
         _update_run_info(self.run, stopped=why)
         child.stop_gracefully()
 
@@ -287,8 +287,8 @@ class Supervision:
         folder = self.run.path / PREFLIGHT_FOLDER
         if self.leads and not self.settings.quiet:
             print_messages(
-                f"preflight: what the program and its Python processes wrote went to {folder} and is removed; other commands, and"
-                " Python that ignores PYTHONPATH, wrote for real; W&B was disabled"
+                f"preflight: the program and its Python processes wrote to {folder}, now removed; other commands, and"
+                " Python that ignores PYTHONPATH, wrote to the real files; W&B was disabled"
             )
         started = folder / f"{host_name()}{STARTED_SUFFIX}"
         if started.exists():

@@ -77,4 +77,4 @@ def is_installed() -> bool:
 
 def _build_refused_error(verb: str, path: Path, error: OSError) -> TdbgError:
     where = "another environment" if sys.prefix == sys.base_prefix else "this environment"
-    return TdbgError(f"cannot {verb} {path}: {error.strerror or error}", f"is {where} yours to change? see --python")
+    return TdbgError(f"cannot {verb} {path}: {error.strerror or error}", f"check the owner of {where}, or see --python")

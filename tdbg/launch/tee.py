@@ -103,9 +103,7 @@ class Stream:
     def _stop_keeping(self, why: str) -> None:
         os.close(self._log)
         self._log = -1
-        print_messages(
-            f"cannot go on writing {self._log_path}: {why}", "the output itself is complete; the run goes on"
-        )
+        print_messages(f"stopped writing {self._log_path}: {why}", "the output itself is complete; the run goes on")
 
     def close_descriptors(self) -> None:
         """Let go of everything but the target."""

@@ -105,7 +105,7 @@ class Uploading:
             print_messages(
                 f"--capture-upload: {self._error}",
                 *hint,
-                f"it is tried again; what is captured stays in {self._run.path}",
+                f"tdbg will retry; the captured pages stay in {self._run.path}",
             )
 
     def _is_kept_folder(self, folder: Path) -> bool:

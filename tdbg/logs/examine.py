@@ -86,13 +86,13 @@ def collect_checks(run: RunDir, roots: Sequence[Path]) -> list[Check]:
     for flag, count in tally.while_off.most_common():
         text = f"{format_count(count, 'record')} while the flag was off"
         checks.append(
-            Check(flag, "printed while off", text, "note", "put their call behind the flag, or lower its level")
+            Check(flag, "printed while off", text, "note", "guard the logging call with the flag, or lower its level")
         )
     for mark, count in tally.strange.most_common(MAX_TAGS):
         checks.append(Check(mark, "no flag's prefix", f"{format_count(count, 'record')} begin with it", "note"))
     if not tally.total:
         checks.append(
-            Check("records", "no records", "no rank wrote log records", "note", "only processes that step do")
+            Check("records", "no records", "no rank wrote log records", "note", "only processes with steps write them")
         )
     return checks
 
@@ -131,7 +131,7 @@ def _of_flag(
             break
     for event in about:
         if _is_left_on(event):
-            text = f"{event.where} had it on without tdbg"
+            text = f"it was on in {event.where} without tdbg"
             yield Check(flag, "left on", text, "note", "switch it off there, or each run pays for it")
             break
     read = asked is None or any(covers(flag, name) or covers(name, flag) for name in asked)
@@ -140,11 +140,11 @@ def _of_flag(
             flag, "nobody reads it", "no source file asks for this flag", "problem", "it changes nothing: leave it out"
         )
     elif not count and read and asked is not None and not own:
-        text = "the source asks for it, and no record came of it"
-        yield Check(flag, "silent", text, "problem", "was its code reached? an if around it may not hold")
+        text = "the source reads the flag, but no record was logged under it"
+        yield Check(flag, "silent", text, "problem", "was its code reached? an if around it may be false")
     for (name, logger, level), dropped in tally.suppressed.items():
         if name == flag:
-            text = f"{dropped:,} of {format_count(count, 'record', 'is')} in tdbg's files alone: {logger} drops {level}"
+            text = f"{dropped:,} of {format_count(count, 'record', 'is')} only in tdbg's files: {logger} drops {level}"
             yield Check(flag, "suppressed by a level", text, "note", f"lower the level of the logger {logger}")
     if called and not count:
         yield Check(flag, "ok", f"the program calls {DIAGNOSTICS}", "ok")

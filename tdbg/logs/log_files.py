@@ -68,7 +68,7 @@ class Source(NamedTuple):
             if not self.inode or os.fstat(raw.fileno()).st_ino == self.inode:
                 return raw
             raw.close()
-            problem = "another file has its name by now"
+            problem = "it was replaced by another file"
         except OSError as error:
             problem = error.strerror or "cannot be opened"
         folder = os.path.dirname(self.path) or "."
@@ -77,9 +77,7 @@ class Source(NamedTuple):
                 path = os.path.join(folder, name)
                 if name.startswith(os.path.basename(self.path)) and os.stat(path).st_ino == self.inode:
                     return run_files.open_read(path, buffering=0)
-        raise TdbgError(
-            f"{self.path}: {problem}", "check its path and permissions; a log that moves is best read with -F"
-        )
+        raise TdbgError(f"{self.path}: {problem}", "check its path and permissions; follow a log that rotates with -F")
 
 
 class _Pipe:
@@ -220,7 +218,7 @@ class _Unzip(_Unpacked):
             if self._inflate.eof:
                 self._inflate = None
             elif not piece and at_end:
-                raise EOFError("it ends in the middle")
+                raise EOFError("it is truncated")
             if piece:
                 into[: len(piece)] = piece
                 return len(piece)
@@ -241,7 +239,7 @@ class _Unzstd(_Unpacked):
             zstandard = importlib.import_module("zstandard")
         except ImportError:
             raw.close()
-            raise TdbgError(f"{path} is packed with zstd", "install the extra: pip install 'tdbg[fast]'") from None
+            raise TdbgError(f"{path} is compressed with zstd", "install the extra: pip install 'tdbg[fast]'") from None
         super().__init__(raw)
         self._is_packed = _begins_as_zstd(raw)
         self._error: Any = zstandard.ZstdError
@@ -256,7 +254,7 @@ class _Unzstd(_Unpacked):
         except self._error as error:
             raise zlib.error(str(error)) from None
         if not got and not _ends_whole(self._raw):
-            raise EOFError("it ends in the middle")
+            raise EOFError("it is truncated")
         return got
 
 

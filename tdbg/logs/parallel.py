@@ -139,7 +139,7 @@ class Readable:
             raise TdbgError(f"{path} {self.error}", "copy the file again, or rename it if it is plain text")
         if self.error is not None:
             what = "cannot be read" if isinstance(self.error, OSError) else "is damaged"
-            hint = "what could be read before the damage was filtered; what follows is lost"
+            hint = "the part before the damage was filtered; the rest is lost"
             raise TdbgError(f"{path} {what}: {self.error}", hint)
 
 
@@ -161,7 +161,7 @@ def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False, sp
         output.flush()
     readable.raise_if_damaged(unit.source.path)
     if shorter:
-        raise TdbgError(f"{unit.source.path} became shorter while it was read", "what was cut off may be missing")
+        raise TdbgError(f"{unit.source.path} became shorter while it was read", "run it again: lines may be missing")
     return taken
 
 
@@ -275,12 +275,12 @@ class _Ring:
             found = file.read()
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         if min(codes) < 0:
-            what = f"a worker of the filter was killed by signal {-min(codes)}"
-            raise TdbgError(what, "what it printed is incomplete; --jobs 1 needs the least memory")
+            what = f"a filter worker process was killed by signal {-min(codes)}"
+            raise TdbgError(what, "the output is incomplete; if memory ran out, use --jobs 1")
         if PIPE_CLOSED in codes:
             raise BrokenPipeError
         if any(codes):
-            raise TdbgError("not all logs could be read", "what was printed is incomplete, for the reasons above")
+            raise TdbgError("not all logs could be read", "the output is incomplete, for the reasons above")
         return sum(int.from_bytes(found[at : at + 8], "little") for at in range(0, len(found), 8))
 
 

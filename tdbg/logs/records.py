@@ -181,7 +181,7 @@ def in_time(record: Record) -> bytes:
     """The record's time, to order it among other logs'; TdbgError where its log writes none."""
     if not record.time:
         raise TdbgError(
-            f"{record.source.path} writes no times, so its records cannot be put in order with others",
+            f"{record.source.path} has no timestamps, so its records cannot be merged by time with others",
             "leave out --merge, or have the program log %(asctime)s",
         )
     return record.time

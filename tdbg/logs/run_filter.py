@@ -31,7 +31,7 @@ def run_filter(args: FilterArgs) -> int:
         if handle > 2:
             os.close(handle)
     if not taken and not (args.count or args.diverge):
-        print_messages("no record fits")
+        print_messages("no record matches")
     if not taken and args.flag and not args.map and not _is_of_a_run(job):
         print_messages(
             "a program may log a flag in its own words: `tdbg flags scan SRC -o map.toml`, then add --map map.toml"
@@ -245,11 +245,11 @@ def _render_diverging(job: Job, output: Output, handle: int) -> int:
     if steps - {None}:
         print_messages(f"the first step in which ranks differ: {min(step for step in steps if step is not None)}")
     elif taken:
-        print_messages(f"ranks differ first at {when.decode() or 'the first record above'}")
+        print_messages(f"ranks first differ at {when.decode() or 'the first record above'}")
     else:
         alone = len(ranks) > 1 and any(len(said) == 1 for said in seen.values())
         print_messages(
-            f"no difference between {format_ranks(ranks)}{', but for what one rank alone ever writes' if alone else ''}"
+            f"no difference between {format_ranks(ranks)}{', except messages only one rank writes' if alone else ''}"
         )
     return taken
 
@@ -287,13 +287,13 @@ def _tell_first(found: "Sequence[Sign]") -> None:
     if not stopped:
         apart = max((sign.quiet_s for sign in found if sign.quiet_s is not None), default=None)
         within = "" if apart is None else f"; their last records are {apart:.3g} s apart{_describe_earliest(found)}"
-        print_messages(f"no rank stopped in the middle of what others went on with{within}")
+        print_messages(f"no rank stopped while other ranks continued{within}")
         return
     first = stopped[0]
     same = [sign for sign in stopped if sign.step == first.step]
     ranks = format_ranks(-1 if sign.rank is None else sign.rank for sign in same)
     place = f" after step {first.step}" if first.step is not None else ""
-    quiet = f", {first.quiet_s:.3g} s before the last record of all" if first.quiet_s else ""
+    quiet = f", {first.quiet_s:.3g} s before the last record of any rank" if first.quiet_s else ""
     print_messages(f"{ranks} went quiet first{place}{quiet}")
     if first.missed is not None:
         print_messages(
@@ -324,7 +324,7 @@ def _render_errors(job: Job, output: Output, handle: int) -> int:
     for cluster in found:
         first = min(cluster.records, key=lambda record: record.time)
         ranks = format_ranks(-1 if record.rank is None else record.rank for record in cluster.records)
-        note = " (follows from another's failure, as a rule)" if cluster.consequence else ""
+        note = " (usually a consequence of another rank's failure)" if cluster.consequence else ""
         head = f"== {ranks}: {escape_line(cluster.name)}{note}\n".encode()
         output.emit(memoryview(head + ensure_newline(format_record(first))))
     output.flush()

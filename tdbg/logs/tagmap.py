@@ -224,11 +224,11 @@ def _collect_tags(calls: Sequence[LogCall]) -> dict[str, Flags]:
 
 def dump_map(found: TagMap) -> str:
     """The map as TOML."""
-    lines = ["# Which flag opens which lines; {} stands for what changes. Written by `tdbg flags scan`."]
+    lines = ["# Which flag enables which log lines; {} stands for the part that varies. Written by `tdbg flags scan`."]
     if found.unflagged:
         lines += ["", f"unflagged = {_format_array(sorted(text.text for text in found.unflagged))}"]
     if found.others:
-        lines += ["", "# Texts without a flag: where one begins, the record before has ended.", "[others]"]
+        lines += ["", "# Texts without a flag: each one ends the record before it.", "[others]"]
         lines += _format_texts(found.others)
     for flag, entry in sorted(found.entries.items()):
         lines += [
@@ -270,7 +270,7 @@ def load_map(path: str | Path) -> TagMap:
     except OSError as error:
         raise TdbgError(f"cannot read {path}: {error.strerror}", "`tdbg flags scan SRC -o FILE` writes a map") from None
     except (ValueError, RecursionError) as error:
-        raise TdbgError(f"{path} is no map: {error}", "`tdbg flags scan SRC -o FILE` writes one") from None
+        raise TdbgError(f"{path} is not a flag map: {error}", "`tdbg flags scan SRC -o FILE` writes one") from None
     found = TagMap()
     for flag, table in data.items():
         if flag == "ambiguous":
@@ -283,14 +283,14 @@ def load_map(path: str | Path) -> TagMap:
         )
         if not _is_texts(tags) or not _is_texts(texts) or not _is_texts(prints):
             raise TdbgError(
-                f"{path}: {flag} is no table of tags and texts", 'write [FLAG], tags = ["[TAG]"], texts = []'
+                f"{path}: [{flag}] is not a table of tags and texts", 'write [FLAG], tags = ["[TAG]"], texts = []'
             )
         known = [Spelling.parse_text(text) for text in texts or ()] + [
             Spelling.parse_text(text, printed=True) for text in prints or ()
         ]
         entry = Entry(list(tags or ()), known)
         if not all(_collect_literals(entry)):
-            raise TdbgError(f"{path}: {flag} has an empty text, which every line would fit", "take it out")
+            raise TdbgError(f"{path}: {flag} has an empty text, which matches every line", "remove it")
         if flag == "others":
             found.others = entry.texts
         else:

@@ -62,7 +62,7 @@ UNIT_SPELT |= dict.fromkeys(("s", "secs", "second", "seconds"), "sec")
 UNIT_SPELT |= {word: word for word in UNITS}  # in capitals
 GRAMMAR = (  # what, its form, an example
     ("key", 'prefix "/" name', "train/loss"),
-    ("phase", "train | val | val_mask_meta | val_mask_<COMPONENT> | any word of yours", "val_mask_SPATIAL/loss"),
+    ("phase", "train | val | val_mask_meta | val_mask_<COMPONENT> | any name of your own", "val_mask_SPATIAL/loss"),
     ("category", " | ".join(CATEGORIES), "lr/group0"),
     ("name of a metric", "metric", "val/chain_accuracy"),
     ("name of a task's metric", 'metric "_" task', "val/acc1_taxa_L10"),
@@ -233,7 +233,7 @@ def _parse_fields(written: str) -> Fields:
     """The inverse of `_format_key`."""
     parts = PATTERN.fullmatch(written) if len(written) <= MAX_LENGTH else None
     if parts is None:
-        raise KeyGrammarError(f"{written[:80]!r} is no metric key")
+        raise KeyGrammarError(f"{written[:80]!r} is not a metric key")
     prefix, middle, name = parts["prefix"], parts["middle"] or "", parts["name"]
     if prefix == CORE:
         phase, metric = _split_core(written, middle or name)
@@ -245,7 +245,7 @@ def _parse_fields(written: str) -> Fields:
     averaged = name.startswith(AVERAGED)
     name = name.removeprefix(AVERAGED)
     if not name or name.startswith(AVERAGED) or name.endswith(TEXT):
-        raise KeyGrammarError(f"{written!r} names no metric between its marks")
+        raise KeyGrammarError(f"{written!r} has no metric name, or repeats step_avg_ or _str")
     metric, task = split_name(name)
     return prefix, metric, task, middle, averaged, False, text
 
@@ -270,7 +270,7 @@ def _split_core(written: str, head: str) -> tuple[str, str]:
     splits = [(head[:at], head[at + 1 :]) for at, sign in enumerate(head) if sign == "_" and 0 < at < len(head) - 1]
     splits = [split for split in splits if not split[1].startswith(AVERAGED) and split[0] not in (*CATEGORIES, CORE)]
     if not splits or f"_{AVERAGED}" in head:
-        raise KeyGrammarError(f"{written!r} is no copy of a key", "write core/PHASE_METRIC: core/val_loss")
+        raise KeyGrammarError(f"{written!r} is not a valid core/ key", "write core/PHASE_METRIC: core/val_loss")
     phased = [split for split in splits if split[0] in _phases or split[0].startswith(MASKED)]
     measured = [split for split in splits if _is_known_metric(split[1])]
     both = [split for split in phased if split in measured]
@@ -292,6 +292,6 @@ def _make_misread_error(written: str, fields: Fields, found: Fields) -> KeyGramm
     names = ("phase", "metric", "task", "subset", "averaged", "core", "text")
     at = next(index for index, (one, other) in enumerate(zip(fields, found, strict=True)) if one != other)
     return KeyGrammarError(
-        f"{written!r} would not be read as it is meant: {names[at]} {fields[at]!r} as {found[at]!r}",
+        f"{written!r} is ambiguous: its {names[at]} {fields[at]!r} would be read as {found[at]!r}",
         f"choose another name for the {names[at]}",
     )

@@ -26,7 +26,7 @@ SELECTION: Options = {
 }
 MOST_TOLD = 8  # ranks of which it is said what they left out
 ROWS_ARE = "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers"
-NO_ROWS = "no rows of metrics are there yet"
+NO_ROWS = "there are no metrics yet"
 ARGUMENT = Argument("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
 
@@ -60,7 +60,7 @@ def check_keys(globs: Sequence[str], known: "Iterable[str]") -> None:
     keys = sorted(set(known))
     for one in globs:
         if not any(fnmatchcase(key, one) for key in keys):
-            raise TdbgError(f"no key is named {one!r}", suggest_keys(one, keys))
+            raise TdbgError(f"no key matches {one!r}", suggest_keys(one, keys))
 
 
 def suggest_keys(word: str, keys: Sequence[str]) -> str:
@@ -93,13 +93,13 @@ def report_skipped_rows(name: str, counts: "Counts") -> None:
     foreign = Path(name).is_file() and Path(name).name != FILE
     if counts.broken and not counts.rows and (foreign or counts.broken > 1):
         hint = (
-            "tdbg metrics reads no compressed files: decompress it first"
+            "tdbg metrics cannot read compressed files: decompress it first"
             if name.endswith((".gz", ".zst"))
             else ROWS_ARE
         )
         raise TdbgError(f"{name}: no row of metrics in {format_count(counts.broken, 'line')}", hint)
     if counts.broken:
-        torn = "a kill tears the last one" if counts.broken == 1 else "they are torn, or no rows of metrics"
+        torn = "it is cut off, as after a kill" if counts.broken == 1 else "they are cut off or are not rows of metrics"
         print_messages(safe(f"{name}: {format_count(counts.broken, 'line')} skipped: {torn}"))
     if counts.again:
         print_messages(safe(f"{name}: {format_count(counts.again, 'row')} skipped: a resumed run repeated these steps"))
@@ -121,7 +121,7 @@ def report_unwritten_rows(tally: "Tally") -> None:
         of = "" if alone else f"rank {rank}: "
         steps = one.count + one.missing
         print_messages(
-            f"{of}{one.count:,} of {format_count(steps, 'step')} recorded: --max-overhead or --every leaves out the others"
+            f"{of}{one.count:,} of {format_count(steps, 'step')} recorded, because of --max-overhead or --every"
         )
 
 

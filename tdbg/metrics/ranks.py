@@ -20,7 +20,7 @@ def merge_states(states: Sequence[Mapping[str, object]]) -> dict[str, object]:
     taken once. Last values (learning rates, ...) are those of the first. Raises StateError for an unsound state.
     """
     if not states:
-        raise TdbgError("no state was given to merge", "hand over the state_dict of every rank")
+        raise TdbgError("no state was given to merge", "pass the state_dict of every rank")
     trackers = []
     for state in states:
         best = state.get("best_epochs") if isinstance(state, Mapping) else None
@@ -28,7 +28,7 @@ def merge_states(states: Sequence[Mapping[str, object]]) -> dict[str, object]:
         try:
             trackers.append(MetricsTracker(best=criterion) if isinstance(criterion, str) else MetricsTracker())
         except TdbgError as error:
-            raise StateError("best_epochs.criterion", f"is no key: {error}") from None
+            raise StateError("best_epochs.criterion", f"is not a metric key: {error}") from None
         trackers[-1].load_state_dict(state)
     first = trackers[0]
     for name in sorted({name for tracker in trackers for name in tracker.phases}):

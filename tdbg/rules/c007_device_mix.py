@@ -34,7 +34,7 @@ class DeviceMix(KindsRule):
     """
 
     code = "TD-C007"
-    title = "tensors unlike the model's"
+    title = "tensors with another dtype or device than the model"
     severity = "warning"
     observes = (MixedDtypes, MixedDevices, AcceleratorIdle)
 
@@ -63,12 +63,12 @@ class DeviceMix(KindsRule):
     def _make_idle_finding(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
         there = format_count(seen.accelerators, "accelerator")
         return self.make_finding(
-            f"{there} can be used, and the model trains on the CPU, {process.display_name}",
+            f"{there} available, but the model trains on the CPU, {process.display_name}",
             severity="info",
             first_step=seen.step,
             rank=process.rank,
             phase="train",
-            evidence=[f"unchanged at step {seen.step}"],
+            evidence=[f"still on the CPU at step {seen.step}"],
             cause="the model was not moved, or a device option has its default",
             try_next="call model.to(device), and move each batch too, if the model is large enough to benefit",
         )

@@ -27,7 +27,7 @@ class BadStart(KindsRule):
     in the model does not stand at all.
 
     Example:
-        TD-C009 warning: body.2.weight starts at 16x He's standard deviation, rank 0
+        TD-C009 warning: body.2.weight starts at 16x the Kaiming std, rank 0
         TD-C009 error: head (Linear) does not fit at step 1: input [8, 128], weight [10, 64], rank 0
 
     What to do: `nn.init.kaiming_normal_` or the layer's own `reset_parameters`; print the shape that goes into the
@@ -71,7 +71,7 @@ class BadStart(KindsRule):
         names, ratios = seen.too_large, seen.ratios
         verb = "starts" if len(names) == 1 else "start"
         return self.make_finding(
-            f"{join_limited(names, 3)} {verb} at {format_figure(ratios[0] if ratios else None)}x He's standard deviation,"
+            f"{join_limited(names, 3)} {verb} at {format_figure(ratios[0] if ratios else None)}x the Kaiming std,"
             f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,

@@ -70,4 +70,4 @@ class ResumeMismatch(KindsRule):
         path = seen.path or "memory"
         if seen.fault == "scheduler":
             return f"resumed from {path} without its scheduler: the learning rate starts over"
-        return f"resumed from {path}, but not the optimizer that updates"
+        return f"resumed from {path}, but another optimizer makes the updates"

@@ -12,7 +12,7 @@ from tdbg.rules._kinds import KindsRule
 TRY = {
     "emptied": "move zero_grad() before backward, or after step()",
     "thrown": "call zero_grad() once for every update, not for every micro-batch",
-    "tail": "update once more at the end of the epoch, or set drop_last and a length that the window divides",
+    "tail": "update once more at the end of the epoch, or make its length a multiple of the window (drop_last)",
 }
 
 
@@ -57,7 +57,7 @@ class GradientsThrownAway(KindsRule):
             rank=process.rank,
             phase="train",
             evidence=[f"{evidence}, to step {seen.step}"],
-            cause="zero_grad() comes too early" if kind != "tail" else "the window does not divide the epoch",
+            cause="zero_grad() comes too early" if kind != "tail" else "the epoch is not a multiple of the window",
             try_next=TRY[kind],
         )
         return [(kind, found)]

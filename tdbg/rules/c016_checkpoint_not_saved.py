@@ -42,7 +42,7 @@ class CheckpointNotSaved(KindsRule):
             rank=process.rank,
             phase="save",
             evidence=[f"{seen.call} raised after {seen.took_s:g} s"]
-            + ([f"{seen.size_mb:g} MB are left in the file"] if seen.size_mb is not None else []),
+            + ([f"{seen.size_mb:g} MB had been written"] if seen.size_mb is not None else []),
             cause="no space, no permission, or an object that cannot be pickled",
             try_next="write to a temporary file and rename it when it is complete; do not swallow the exception",
         )

@@ -32,7 +32,7 @@ class WandbDropped(Rule):
     """
 
     code = "TD-C017"
-    title = "wandb dropped what was logged for a step that had passed"
+    title = "wandb dropped values logged for an earlier step"
     severity = "warning"
     listens = (Observation,)
     observes = (WandbDroppedCall, WandbFinished)

@@ -57,7 +57,7 @@ class CaptureIncomplete(KindsRule):
             return ()  # said already: it failed, or nobody reported
         chosen = [name for name, value in _list_limits(settings) if value]
         if chosen:
-            why = f"no pass of a model in what {join_limited(chosen, 4)} choose"
+            why = f"no call of a model is selected by {join_limited(chosen, 4)}"
             cause, advice = "", "choose other steps, epochs or phases"
         else:
             why = "no call of a model was seen"
@@ -185,7 +185,7 @@ def _list_limits(settings: Settings) -> Iterable[tuple[str, object]]:
 
 
 NEXT = {
-    "no room": ("the disk takes less than is captured", "capture less often, or with --capture-policy block"),
-    "not written": ("writing failed while they waited for it", "see the finding of what failed"),
+    "no room": ("the disk is slower than the capture", "capture less often, or with --capture-policy block"),
+    "not written": ("writing failed while these passes were queued", "see the finding about the failed write"),
     "": ("", "capture fewer layers"),
 }

@@ -20,7 +20,7 @@ class LeftInEvalMode(ObservingRule[Reported]):
     learns them. The training loss improves, since dropout is gone, and the model overfits.
 
     Example:
-        TD-C021 warning: training goes on in eval mode since step 21, after evaluation: Net, 1 dropout layer off,
+        TD-C021 warning: training has run in eval mode since step 21, after evaluation: Net, 1 dropout layer off,
         rank 0
 
     What to do: Call `model.train()` after every evaluation pass, at best at the end of the function that called
@@ -43,7 +43,7 @@ class LeftInEvalMode(ObservingRule[Reported]):
         layers = (seen.dropouts, "dropout layer"), (seen.norms, "batch norm layer")
         off = [format_count(count, noun) for count, noun in layers if count]
         return self.make_finding(
-            f"training goes on in eval mode since step {seen.since}, after evaluation: {seen.root},"
+            f"training has run in eval mode since step {seen.since}, after evaluation: {seen.root},"
             f" {' and '.join(off)} off, {process.display_name}",
             first_step=seen.since,
             rank=process.rank,

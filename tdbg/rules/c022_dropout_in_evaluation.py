@@ -64,9 +64,9 @@ class DropoutInEvaluation(KindsRule):
         if seen.drawn_by:
             at = f" at {seen.drawn_at}" if seen.drawn_at else ""
             title = f"dropout is active in evaluation: {seen.drawn_by}{at}, {where}"
-            cause = "the function is told nothing of eval mode: its training argument is True unless it is given"
+            cause = "the function does not follow eval mode: its training argument is True by default"
             if seen.drawn_by == "scaled_dot_product_attention":
-                cause = "dropout_p is given whatever the mode is"
+                cause = "dropout_p is passed in eval mode too"
             try_next = "pass training=self.training (attention: dropout_p only if self.training), or use nn.Dropout"
         else:
             title = f"evaluation draws random numbers: {where}"
@@ -88,7 +88,7 @@ class DropoutInEvaluation(KindsRule):
 
     def _make_unrepeated_finding(self, seen: EvaluatedTwice, where: str, rank: int | None) -> Finding:
         return self.make_finding(
-            f"evaluation differs each time, with the same random numbers too: {where}",
+            f"evaluation is not repeatable, even with the same random numbers: {where}",
             severity="info",
             first_step=seen.step,
             rank=rank,

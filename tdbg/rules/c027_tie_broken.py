@@ -23,7 +23,7 @@ class TieBroken(KindsRule):
     checkpoint of it loads into a tied model with one of the two lost, and it learns more slowly.
 
     Example:
-        TD-C027 warning: wte.weight and lm_head.weight were to be one and are two tensors, equal before the first
+        TD-C027 warning: wte.weight and lm_head.weight should share one tensor but are two, equal before the first
         update, rank 0
 
     What to do: Assign the parameter, not its values: `model.lm_head.weight = model.wte.weight`, again after
@@ -42,7 +42,7 @@ class TieBroken(KindsRule):
         kind = f"{seen.embedding} {seen.head}"
         if not self.is_news(process, kind):
             return ()
-        what = "were to be one and are two tensors" if seen.meant else "are two tensors"
+        what = "should share one tensor but are two" if seen.meant else "are two tensors"
         found = self.make_finding(
             f"{seen.embedding} and {seen.head} {what}, equal before the first update, {process.display_name}",
             severity=self.severity if seen.meant else "info",

@@ -49,7 +49,7 @@ class SamplesMixed(TrialRule):
             "module": seen.module or "",
             "evidence": [
                 f"{seen.root} in eval mode: their largest change is {seen.ratio:g} of that of the sample's own output",
-                *([] if seen.from_loader else ["no batch of a DataLoader shows that dimension 0 holds samples"]),
+                *([] if seen.from_loader else ["uncertain: no DataLoader batch shows that dim 0 holds samples"]),
             ],
             "cause": "batch_first is missing, a view stands for a transpose, or a softmax or norm works over dimension 0",
             "try_next": "look at the order of dimensions before that layer",

@@ -74,7 +74,7 @@ def list_baseline(baseline: BaselineRow | None) -> list[str]:
     if baseline["low"] is None:
         return [f"baseline: {format_count(baseline['pairs'], 'pair')} of blocks are too few to tell; 6 are needed"]
     return [
-        f"baseline: x{baseline['ratio']:.4f} with tdbg on"
+        f"baseline: step time x{baseline['ratio']:.4f} with tdbg on"
         f" (95 %: {format_figure(baseline['low'])} to {format_figure(baseline['high'])})"
         f" over {baseline['pairs']} pairs of {baseline['block']} steps"
     ]

@@ -28,7 +28,7 @@ class ValueRange(ObservingRule[set[str]]):
     those it was trained on.
 
     Example:
-        TD-D008 warning: transform Normalize normalises what Normalize has normalised before, rank 0
+        TD-D008 warning: transform Normalize normalises values that Normalize has already normalised, rank 0
 
     What to do: Compare the ranges of each step in the debug log's PIPELINE line with what the step expects.
 
@@ -43,9 +43,9 @@ class ValueRange(ObservingRule[set[str]]):
 
     def evaluate(self, process: ProcessDir, state: set[str], seen: RangeMistaken) -> Finding | None:
         what = {
-            "normalised-twice": f"normalises what {seen.other} has normalised before",
-            "not-scaled": "takes values of 0 to 255 as if they were 0 to 1",
-        }.get(seen.problem, "gives values that were scaled down twice")
+            "normalised-twice": f"normalises values that {seen.other} has already normalised",
+            "not-scaled": "treats values from 0 to 255 as values from 0 to 1",
+        }.get(seen.problem, "returns values that were scaled down twice")
         cause, try_next = CAUSES.get(seen.problem, CAUSES["scaled-twice"])
         low_in, high_in, low, high = map(format_figure, (seen.low_in, seen.high_in, seen.low_out, seen.high_out))
         return self.make_finding(

@@ -52,7 +52,7 @@ class InputsScaledOtherwise(ObservingRule[_State]):
     """
 
     code = "TD-D010"
-    title = "inputs of evaluation are scaled otherwise"
+    title = "evaluation inputs are scaled differently"
     severity = "warning"
     leads_to = ("TD-N004",)
     observes = (InputRanges,)

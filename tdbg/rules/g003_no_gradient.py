@@ -21,7 +21,7 @@ KINDS = {
     "zero": (
         "got a gradient of zeros",
         "dead units, a mask or a clamp that stops every gradient, or an input of zeros",
-        "look at the activations with --flag FORWARD, and for clamp, where, round or argmax behind them",
+        "check the activations with --flag FORWARD; look for clamp, where, round or argmax after them",
     ),
 }
 ELSEWHERE = (

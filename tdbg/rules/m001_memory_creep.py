@@ -53,7 +53,7 @@ class MemoryCreep(ObservingRule[None]):
             rank=process.rank,
             phase="train",
             evidence=[
-                f"{format_figure(seen.grown_pct)} % more than at step {seen.from_step}, and it goes on at step {seen.step}",
+                f"{format_figure(seen.grown_pct)} % more than at step {seen.from_step}, still growing at step {seen.step}",
                 *self._describe_piles(seen),
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
             ],

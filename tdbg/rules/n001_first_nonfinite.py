@@ -326,7 +326,7 @@ def _describe_place(event: NonFinite) -> str:
     if event.phase == "gradient":
         return f"in the gradient of {event.parameter}" if event.parameter else f"in the {event.tensor or 'gradients'}"
     if _is_initial(event):
-        return f"in weight {event.parameter}, before the first update" if event.parameter else "in the first weights"
+        return f"in weight {event.parameter}, before the first update" if event.parameter else "in initial weights"
     if event.phase in WRITTEN or event.parameter:
         return f"in weight {event.parameter}" + WRITTEN.get(event.phase, "")
     return "in the loss" if event.phase == "loss" or event.tensor == "loss" else f"in the {event.tensor or 'loss'}"

@@ -36,7 +36,7 @@ class DeadRun(PerProcessRule[_Streak]):
     with "done" and exit code 0.
 
     Example:
-        TD-N002 critical: the loss has not been finite for 20 steps and training goes on, rank 0, since step 3
+        TD-N002 critical: the loss has been NaN or Inf for 20 steps and training goes on, rank 0, since step 3
 
     What to do: Stop it; start again from a checkpoint older than the first bad step, which TD-N001 names with
     its cause. `tdbg run --stop-on TD-N002` does the stopping.
@@ -89,9 +89,9 @@ class DeadRun(PerProcessRule[_Streak]):
 
     def _make_dead_finding(self, process: ProcessDir, streak: _Streak) -> Finding:
         skips = streak.skipped == streak.records
-        again = "mend what TD-N001 names" if skips else "restart from a checkpoint older than that step"
+        again = "fix what TD-N001 names" if skips else "restart from a checkpoint older than that step"
         return self.make_finding(
-            f"the loss has not been finite for {DEAD_STEPS} steps and training goes on,"
+            f"the loss has been NaN or Inf for {DEAD_STEPS} steps and training goes on,"
             f" {process.display_name}, since step {streak.since}",
             first_step=streak.since,
             rank=process.rank,

@@ -38,7 +38,7 @@ class EvaluationWithGradients(KindsRule):
     def evaluate(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
         if "graphs" not in seen.faults or not self.is_news(process, "graphs"):
             return ()
-        evidence = [f"{seen.graphs} of {format_count(seen.seen, 'call')} looked at put out a graph"]
+        evidence = [f"{seen.graphs} of {format_count(seen.seen, 'call')} checked returned an output with a graph"]
         grown_mb = seen.grown_mb or 0.0
         evidence += [f"memory grew by {grown_mb:g} MB in the pass"] if grown_mb > 0 else []
         found = self.make_finding(

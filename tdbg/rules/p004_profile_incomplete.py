@@ -32,7 +32,7 @@ class ProfileIncomplete(KindsRule):
     Why it matters: A trace with fewer steps than asked for, or of other steps, is read as if it were the whole.
 
     Example:
-        TD-P004 warning: nothing was profiled on rank 0: 3 steps seen, and the next window needed 5
+        TD-P004 warning: nothing was profiled on rank 0: 3 steps seen, but the next window ends at step 5
 
     What to do: Let the program run longer, or choose earlier steps (`--wait 0`, `--window 2:3`) and fewer of them.
 

@@ -33,7 +33,7 @@ class CompilerGaveUpRule(KindsRule):
     """
 
     code = "TD-P005"
-    title = "torch.compile gave a function up"
+    title = "torch.compile gave up on a function"
     severity = "warning"
     observes = (CompilerGaveUp,)
 

@@ -55,7 +55,7 @@ class RankExit(Rule):
     """
 
     code = "TD-R002"
-    title = "rank ended by its own exit code or signal"
+    title = "a rank exited with an error code or was killed by a signal"
     severity = "error"
     leads_to = ("TD-R001", Link("TD-R003", least=-1), "TD-R004", "TD-R006", Link("TD-C005", least=-1, other=("rank",)))
     listens = (ChildExit,)

@@ -145,14 +145,14 @@ class ReplicasDrift(Rule):
             since = f"from the first look on, after step {first.step}"
             cause = "weights initialised, loaded or replaced after DistributedDataParallel was made"
         elif replicas.wrapped:
-            cause = "a rank does what others do not, or gradients past the wrapper that averages them"
+            cause = "a rank does what others do not, or gradients that bypass the DDP wrapper"
         return self.make_finding(
             f"replicas drift apart: {join_limited(plain, SHOWN)} {differ} between {' and '.join(sides[:SHOWN])} {since}",
             first_step=first.step,
             phase="update",
             module=plain[0].rpartition(".")[0],
             evidence=[
-                f"{len(plain)} of {format_count(total, 'parameter')} differ after step {first.step}, of 64 elements of each",
+                f"{len(plain)} of {format_count(total, 'parameter')} differ after step {first.step} (64 elements of each)",
                 f"norm of {plain[0]}: "
                 + ", ".join(
                     f"{format_figure(first.looks[rank][name][1])} on rank {rank}" for rank in sorted(first.looks)[:4]

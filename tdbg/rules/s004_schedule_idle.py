@@ -135,7 +135,7 @@ class ScheduleIdle(Rule):
                 severity="info",
                 evidence=[detail],
                 cause=f"the program calls its step() in line {step_line}, which was not reached",
-                try_next="look at the condition of that line; nothing is wrong where it waits for a worse result",
+                try_next="check the condition around that line; this is fine if it waits for a metric to get worse",
             )
         return self.make_finding(
             f"{what}, {process.display_name}",

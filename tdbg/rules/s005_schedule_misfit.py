@@ -119,7 +119,7 @@ class ScheduleMisfit(ObservingRule[_State]):
             rank=process.rank,
             phase="optimizer",
             evidence=[
-                f"{format_count(state.advanced, 'step')} of it up to update {state.updates}: its length is that of the run"
+                f"{format_count(state.advanced, 'step')} taken by update {state.updates}: its length equals the run's"
             ],
             cause="its length counts updates, and it steps once an epoch",
             try_next="step it after each update, or give its length in epochs",

@@ -55,7 +55,7 @@ class LearnsNothing(ObservingRule[_State]):
     not depend on its input, and updates that do not reach the weights all look like this.
 
     Example:
-        TD-S012 info: the loss is that of guessing after 150 steps: 2.304, ln(10 classes) = 2.303, rank 0
+        TD-S012 info: the loss is at chance level after 150 steps: 2.304, ln(10 classes) = 2.303, rank 0
 
     What to do: Overfit one batch of 8 samples: where that works, look at the data (print inputs beside labels);
     where it does not, at the model and its updates. A small learning rate may only need more steps.
@@ -66,7 +66,7 @@ class LearnsNothing(ObservingRule[_State]):
     """
 
     code = "TD-S012"
-    title = "loss that stays where guessing puts it"
+    title = "loss stays at chance level"
     severity = "warning"
     causes = (
         *("TD-C008", "TD-C010", "TD-C013", "TD-C014", "TD-C021", "TD-C023", "TD-C024", "TD-D002", "TD-D003", "TD-G002"),
@@ -144,7 +144,7 @@ class LearnsNothing(ObservingRule[_State]):
     def _make_flat_finding(self, process: ProcessDir, state: _State, step: int, severity: str) -> Finding:
         classes, mean = state.classes or 1, _compute_mean(state.losses)
         guessing = math.log(classes)
-        what = "that of guessing" if abs(mean - guessing) <= WITHIN * guessing else "no better than at first"
+        what = "at chance level" if abs(mean - guessing) <= WITHIN * guessing else "no better than at first"
         evidence = [
             f"mean of the last {format_count(len(state.losses), 'loss')}: {format_figure(mean)}; of the first {len(state.first)}: {format_figure(_compute_mean(state.first))}",
             f"learning rate {format_figure(state.rate)}",

@@ -20,7 +20,7 @@ class Selected(Args):
 
 SELECTION: Options = {
     "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "windows": Option(("--windows",), "NAME", "Of several windows of a rank the last, or all."),
+    "windows": Option(("--windows",), "NAME", "Which windows of a rank to read: last or all."),
 }
 ARGUMENT = Argument(
     "PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out."
@@ -81,7 +81,7 @@ def parse_share(option: str, text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found < float("inf") or (found >= 1 and not text.endswith("%")):
-        raise TdbgError(f"{option} cannot be {text!r}", "write a share, or percent: 0.1, or 10%")
+        raise TdbgError(f"{option} cannot be {text!r}", "write a fraction or a percentage, such as 0.1 or 10%")
     return found
 
 

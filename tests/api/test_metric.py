@@ -37,7 +37,7 @@ def test_numbers_of_any_kind():
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (torch.ones(3), "one real number, not torch.float32 of 3 on cpu"),
+        (torch.ones(3), "not one real number: torch.float32 of 3 on cpu"),
         (torch.tensor(1j), "one real number"),
         (torch.empty((), device="meta"), "one real number"),
         ("much", "no number: str"),

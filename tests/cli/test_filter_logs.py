@@ -41,7 +41,7 @@ def test_stdin_and_a_file_give_the_same(log_file: Path) -> None:
 def test_count_and_nothing_found(log_file: Path) -> None:
     assert run_filter_logs(log_file.name, "--count", "-f", "LR", cwd=log_file.parent).stdout == b"12\n"
     nothing = run_filter_logs(log_file.name, "-e", "nowhere", cwd=log_file.parent)
-    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, b"", b"tdbg: no record fits\n")
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, b"", b"tdbg: no record matches\n")
     flag = run_filter_logs(log_file.name, "-f", "MEMORY", cwd=log_file.parent)
     assert (flag.returncode, flag.stdout) == (1, b"") and b"add --map map.toml" in flag.stderr
 

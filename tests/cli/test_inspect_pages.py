@@ -63,7 +63,7 @@ def test_help_shows_both_orders(pages_folder: Path) -> None:
 
 
 def test_a_word_that_is_neither_command_nor_path_is_said_to_be_neither(pages_folder: Path) -> None:
-    assert "'rnu' is no command, and no path that is there" in run_inspect_pages("rnu", cwd=pages_folder).stderr
+    assert "'rnu' is neither a command nor a path" in run_inspect_pages("rnu", cwd=pages_folder).stderr
     assert "no such command 'sho'. Did you mean 'show'?" in run_inspect_pages("sho", "1", cwd=pages_folder).stderr
 
 

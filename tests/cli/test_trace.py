@@ -101,19 +101,19 @@ def test_the_thin_front_and_the_whole_parser_say_the_same(trace_file, line):
 def test_a_torn_trace_is_shown_and_told(trace_file):
     trace_file.write_bytes(trace_file.read_bytes()[:-150])
     done = run_trace("show", trace_file)
-    assert done.returncode == 0 and "tdbg: t.pt.trace.json.gz: the packed data ends early" in done.stderr
+    assert done.returncode == 0 and "tdbg: t.pt.trace.json.gz: the compressed data is truncated" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
         ("empty.json", "", "is empty"),
-        ("none.json", "{}", "is no trace"),
-        ("list.json", "[1, 2, 3", "is no trace"),
+        ("none.json", "{}", "is not a trace"),
+        ("list.json", "[1, 2, 3", "is not a trace"),
         ("wrong.json", '{"traceEvents": [{"lr": 0.1}, {"lr": 0.2}]}', "2 events are damaged"),
-        ("numbers.json", "[1, 2, 3]", "is no trace"),
-        ("objects.json", '[{"lr": 0.1}, {"lr": 0.2}]', "is no trace"),
-        ("deep.json", '{"traceEvents": ' + "[" * 9000, "ends in the middle"),
+        ("numbers.json", "[1, 2, 3]", "is not a trace"),
+        ("objects.json", '[{"lr": 0.1}, {"lr": 0.2}]', "is not a trace"),
+        ("deep.json", '{"traceEvents": ' + "[" * 9000, "is truncated"),
     ],
 )
 def test_bad_input_is_told_and_never_a_traceback(tmp_path, name, text, says):
@@ -157,7 +157,7 @@ def test_the_real_traces_are_shown(tmp_path):
     for name in ("control.json.gz", "sampled_rank-0.json.gz"):
         (tmp_path / name).write_bytes(find_real_trace(name).read_bytes())
     done = run_trace("show", tmp_path / "control.json.gz")
-    assert "busy 83.6% of 465 ms" in done.stdout and "46.6% of it while something is computed" in done.stdout
+    assert "busy 83.6% of 465 ms" in done.stdout and "46.6% of it overlapped with computation" in done.stdout
     both = run_trace("show", tmp_path)
     assert both.returncode == 0 and "the slowest of them, rank 0:" in both.stdout
 
@@ -167,8 +167,8 @@ def test_an_accelerators_figures(tmp_path):
     done = run_trace("show", write_trace(tmp_path / "t.json", events))
     assert "accelerator: busy 100.0% of 0.05 ms, 1 launch" in done.stdout
     assert "kernels start 3 us after their launch (median), 3 us (p90)" in done.stdout
-    assert "bound by launches: 0.0% of the time nothing runs and what runs next is not launched yet" in done.stdout
-    assert "matrix kernels: 0.05 ms, 0% of it on tensor cores by their names" in done.stdout
+    assert "launch-bound: 0.0% of the time the device is idle and the next kernel is not launched yet" in done.stdout
+    assert "matrix kernels: 0.05 ms, 0% of it on tensor cores by kernel name" in done.stdout
 
 
 def test_advise_names_what_is_wrong_and_fails_if_asked(tmp_path):
@@ -177,9 +177,9 @@ def test_advise_names_what_is_wrong_and_fails_if_asked(tmp_path):
     assert run_trace("advise", trace).stdout == "nothing to advise\n", "steps of a millisecond are not told of 0.6 ms"
     floor = ("--threshold", "input_floor_ms=0.1")
     done = run_trace("advise", trace, *floor)
-    assert done.returncode == 0 and done.stdout.startswith("TD-P102 warning: 60% of a step is making batches")
+    assert done.returncode == 0 and done.stdout.startswith("TD-P102 warning: 60% of a step is spent loading batches")
     assert "num_workers=2" in done.stdout
-    assert "tdbg: TD-P115: it needs the traces of two ranks or more" in done.stderr
+    assert "tdbg: TD-P115: it needs one trace each of two or more ranks" in done.stderr
     assert run_trace("advise", trace, *floor, "--fail-on", "warning").returncode == 1
     assert run_trace("advise", trace, *floor, "--fail-on", "critical").returncode == 0
     quiet = [word for level in ("notice", "warning", "critical") for word in ("--threshold", f"input_{level}=100%")]
@@ -196,7 +196,7 @@ def test_windows_of_one_rank_and_traces_of_anything_are_no_ranks(tmp_path, folde
         write_trace(tmp_path / folder / f"a.170000000000000000{factor}.pt.trace.json", events)
     done = run_trace("advise", tmp_path / folder, "--windows", "all")
     assert "TD-P115" not in done.stdout
-    assert "TD-P115: it needs the traces of two ranks or more, one of each" in done.stderr
+    assert "TD-P115: it needs one trace each of two or more ranks" in done.stderr
 
 
 def test_wrong_use_of_advise_is_told(trace_file):

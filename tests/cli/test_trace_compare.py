@@ -43,7 +43,7 @@ def test_without_a_path_the_newest_run_that_has_traces_is_meant(runs_folder, tmp
     for words in (["show"], ["advise"], ["slice", "-o", tmp_path / "s.json"]):
         done = run_trace(*words, cwd=runs_folder)
         assert done.returncode == 0
-        said = "tdbg: the newest run has no trace: this is of tdbg_runs/20261121-110000-slow"
+        said = "tdbg: the newest run has no trace: using tdbg_runs/20261121-110000-slow"
         assert said in done.stderr.splitlines()
     for folder, says in (
         (tmp_path, "there is no run under"),
@@ -119,8 +119,8 @@ def test_compare_as_json_and_against_a_baseline(runs_folder, tmp_path):
         (["show", "good", "--ranks", "7"], "there are traces of rank 0"),
         (["flame", "good", "--depth", "-1"], "--depth cannot be negative"),
         (["flame", "good", "--folded", "--json"], "--folded and --json exclude each other"),
-        (["slice", "good", "-o", "-"], "--output writes a file, and never to stdout"),
-        (["show", "good", "--html", "-"], "--html writes a file, and never to stdout"),
+        (["slice", "good", "-o", "-"], "--output writes a file, not to stdout"),
+        (["show", "good", "--html", "-"], "--html writes a file, not to stdout"),
         (["compare", "good", "none"], "none: there is no such file, folder or run"),
         (["slice", "good"], "missing option: -o FILE"),
         (["slice", "good", "--steps", "99", "-o", "{tmp}/s.json"], "no trace holds the steps 99"),
@@ -171,7 +171,7 @@ def test_a_file_that_is_there_is_kept_and_a_trace_that_is_read_always(tmp_path):
     for words, option in ((["slice"], "-o"), (["show"], "--perfetto"), (["show"], "--html")):
         there.write_text("mine")
         done = run_trace(*words, trace, option, there)
-        assert done.returncode == 2 and "is there already" in done.stderr and "--force" in done.stderr
+        assert done.returncode == 2 and "already exists" in done.stderr and "--force" in done.stderr
         assert there.read_text() == "mine"
         assert run_trace(*words, trace, option, there, "--force").returncode == 0 and there.read_text() != "mine"
         (tmp_path / "link.json").unlink(missing_ok=True)
@@ -204,13 +204,10 @@ def test_a_slice_of_some_ranks_shows_as_the_run_does(tmp_path):
 def test_several_ranks_tell_who_is_slow_and_by_how_much(tmp_path):
     folder = write_run(tmp_path / "run", ranks=3)
     out = run_trace("show", folder).stdout
-    more = "rank 2 has 60% more to do itself than the others, 0.0804 ms a step; what is longer is forward, by 0.0301 ms"
+    more = "rank 2 does 60% more work than the others, 0.0804 ms a step; the longer part is forward, by 0.0301 ms"
     assert more in out.splitlines()
-    assert "skew: in a step they differ by 0.0301 ms of work of their own (6 steps that all have)" in out
-    assert "communication that nothing hides: 0.0201 ms a step on rank 2 to 0.0503 ms on rank 0" in out
+    assert "skew: own work differs by 0.0301 ms a step (6 steps in common)" in out
+    assert "exposed communication: 0.0201 ms a step on rank 2 to 0.0503 ms on rank 0" in out
     told = json.loads(run_trace("show", folder, "--json").stdout)["data"]["ranks"]
     assert [one["label"] for one in told["each"]] == ["rank 0", "rank 1", "rank 2"] and told["skew"] == 30_150
-    assert (
-        "no rank stands out: the slowest has 0.0% more to do itself"
-        in run_trace("show", folder, "--ranks", "0-1").stdout
-    )
+    assert "no rank stands out: the slowest does 0.0% more work" in run_trace("show", folder, "--ranks", "0-1").stdout

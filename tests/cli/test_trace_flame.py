@@ -29,7 +29,7 @@ def test_a_row_a_call_and_its_bar_below_its_callers(trace_file):
     done = run_trace("flame", trace_file)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "t.pt.trace.json: calls by stack, ms of a step (a mean of 2 steps)"
+    assert lines[0] == "t.pt.trace.json: calls by stack, ms per step (mean of 2 steps)"
     assert [line.split()[-1] for line in lines[2:]] == ["main", "Net_0", "Linear_0", "aten::linear"]
     assert lines[2].split()[:3] == ["1", "0.7", "0.5"] and "█" * 30 in lines[2]
 
@@ -85,7 +85,7 @@ def test_nothing_was_called(tmp_path):
 def test_show_tells_memory_modules_and_operations(trace_file):
     lines = run_trace("show", trace_file).stdout.splitlines()
     flops = 2 * 200 * 300 * 400
-    assert f"{flops / 2 / 1e6:.3g} MFLOP a step, 24 GFLOP/s over its whole time" in next(
+    assert f"{flops / 2 / 1e6:.3g} MFLOP a step, 24 GFLOP/s over the whole step" in next(
         x for x in lines if "FLOP" in x
     )
     assert any(line.split("\t")[4:6] == [f"{flops / 240_000:.3g}", "aten::mm"] for line in lines)
@@ -95,6 +95,6 @@ def test_show_tells_memory_modules_and_operations(trace_file):
     assert "▲" in curve[5] and curve[5].count("╵") == 2 and curve[6].endswith("╵ a step begins")
     assert lines[at + 9 : at + 11] == [
         "3 MB\t75.0%\taten::linear",
-        "1 MB more: allocated before the trace began, or by others",
+        "1 MB more: allocated before the trace began, or not tracked",
     ]
-    assert lines[-3:] == ["total ms\town ms\tcalls\tmodule", "0.3\t0.05\t1\tNet_0", "0.25\t0.25\t1\t  Linear_0"]
+    assert lines[-3:] == ["total ms\tself ms\tcalls\tmodule", "0.3\t0.05\t1\tNet_0", "0.25\t0.25\t1\t  Linear_0"]

@@ -153,9 +153,9 @@ def test_what_is_no_number_has_none() -> None:
         ("loss", "compare it"),
         ("skipped > 1", "write skipped"),
         ("metric > 1", "metric.NAME"),
-        ("loss = 3", "such as"),
-        ("loss > 10 || skipped", "such as"),
-        ("", "such as"),
+        ("loss = 3", "for example"),
+        ("loss > 10 || skipped", "for example"),
+        ("", "for example"),
     ],
 )
 def test_a_slip_is_explained(text: str, says: str) -> None:

@@ -15,12 +15,12 @@ def test_a_new_name_will_do(tmp_path):
 def test_what_is_there_needs_force(tmp_path):
     path = tmp_path / "x.html"
     path.write_text("old")
-    with pytest.raises(TdbgError, match="is there already"):
+    with pytest.raises(TdbgError, match="already exists"):
         check_output_file("--html", str(path), [], force=False)
     assert check_output_file("--html", str(path), [], force=True) == path
     link = tmp_path / "link.html"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(TdbgError, match="is there already"):
+    with pytest.raises(TdbgError, match="already exists"):
         check_output_file("--html", str(link), [], force=False)
 
 
@@ -33,7 +33,7 @@ def test_what_is_read_a_folder_and_stdout_are_refused_with_force_too(tmp_path):
             check_output_file("--html", name, [(path, "the run's own")], force=True)
     with pytest.raises(TdbgError, match="is a folder"):
         check_output_file("--html", str(tmp_path), [], force=True)
-    with pytest.raises(TdbgError, match="never to stdout"):
+    with pytest.raises(TdbgError, match="not to stdout"):
         check_output_file("--html", "-", [], force=True)
 
 
@@ -70,14 +70,14 @@ def test_what_cannot_be_written_is_an_error_of_the_user(tmp_path):
     for path in (tmp_path / "none" / "x.html", tmp_path / ("x" * 250)):
         with pytest.raises(TdbgError) as found, replace_file(path):
             pass
-        assert found.value.hint == "name a file that can be written"
+        assert found.value.hint == "name a writable file"
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        (" ", "--html names no file"),
-        ("\t", "--html names no file"),
+        (" ", "--html has an empty file name"),
+        ("\t", "--html has an empty file name"),
         ("http://host/x.html", "--html writes a file, and http://host/x.html is a URL"),
         ("s3://b/\x1b[2J.html", "--html writes a file, and s3://b/\\x1b[2J.html is a URL"),
         ("file:///x.html", "--html writes a file, and file:///x.html is a URL"),

@@ -69,7 +69,7 @@ def test_a_stranger_may_not_take_the_name_of_one_of_ours(name: str, monkeypatch:
     monkeypatch.setattr(THIRD, "name", name)
     probes: Registry[Thing] = Registry("probe", package="tdbg.probes", group="tdbg.probes")
     (failed,) = probes.add_entry_points({"mine": "tests.core.test_registry:THIRD"})
-    assert failed.endswith(f"{name!r} is the name of one of tdbg's own")
+    assert failed.endswith(f"{name!r} is the name of a built-in probe")
     assert list(probes.broken) == ["tests.core.test_registry:THIRD"] and probes.list_third_party() == []
     monkeypatch.undo()
     assert probes.add_entry_points({"mine": "tests.core.test_registry:THIRD"}) == [] and probes.list_third_party() == [

@@ -78,4 +78,4 @@ def test_the_catalog_finds_rules_of_every_family_in_any_spelling() -> None:
     assert "did you mean TD-N00" in caught.value.hint
     with pytest.raises(TdbgError) as caught:
         RULE_CATALOG.find("learning-rate spike")
-    assert caught.value.hint == "in titles: TD-S001 (learning-rate spike)"
+    assert caught.value.hint == "try one of: TD-S001 (learning-rate spike)"

@@ -83,7 +83,7 @@ def test_opening_finds_the_newest_a_name_or_a_file_inside(tmp_path: Path, monkey
     assert RunDir.open("one").path == Path("tdbg_runs/one")
     (two.path / "rank0000").mkdir()
     assert RunDir.open(two.path / "rank0000").path == two.path
-    with pytest.raises(TdbgError, match="there is no nowhere"):
+    with pytest.raises(TdbgError, match="there is no run nowhere"):
         RunDir.open("nowhere")
     with pytest.raises(TdbgError, match="not a run directory"):
         RunDir.open(tmp_path)
@@ -300,5 +300,5 @@ def test_a_run_is_found_by_the_name_it_was_given(tmp_path: Path, monkeypatch: py
     for folder in ("20261121-031500-live", "20261121-041500-live", "20261121-051500-other"):
         RunDir.create(Path("tdbg_runs") / folder, {})
     assert RunDir.open("live").path.name == "20261121-041500-live"
-    with pytest.raises(TdbgError, match="there is no ive"):
+    with pytest.raises(TdbgError, match="there is no run ive"):
         RunDir.open("ive")

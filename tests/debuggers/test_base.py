@@ -139,7 +139,7 @@ def test_a_layer_that_did_not_run():
         model(torch.randn(3, 4))
         assert debugger({}, model) is None
         assert debugger.missing(model).startswith("not executed: 'unused' did not run")
-    assert "carries no hook" in debugger.missing(model)
+    assert "is not attached" in debugger.missing(model)
 
 
 def test_stale_values_do_not_leak():

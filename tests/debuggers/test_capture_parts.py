@@ -98,7 +98,7 @@ def test_nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
         pool.take_buffer(1)
     pool.set_alive_check(lambda: True)
     monkeypatch.setattr(pools, "PATIENCE_S", 0.3)
-    with pytest.raises(TdbgError, match="has not taken"):
+    with pytest.raises(TdbgError, match="has accepted no captured data"):
         pool.take_buffer(1)
 
 

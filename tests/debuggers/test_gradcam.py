@@ -362,7 +362,7 @@ def test_what_cannot_be(model, x_BCHW, count_hooks):
         GradCAM("act", 3)({"inputs": x_BCHW}, model)
     with pytest.raises(TdbgError, match="names 2 classes for 4 datapoints"):
         GradCAM("act", [0, 1])({"inputs": x_BCHW}, model)
-    with pytest.raises(TdbgError, match=r"no places to map: its shape is \[4, 3\]"):
+    with pytest.raises(TdbgError, match=r"no spatial axes to map: shape \[4, 3\]"):
         GradCAM("head")({"inputs": x_BCHW}, model)
     with pytest.raises(TdbgError, match="no layer is named 'acts'"):
         GradCAM("acts")({"inputs": x_BCHW}, model)

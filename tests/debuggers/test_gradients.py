@@ -82,7 +82,7 @@ def test_without_a_backward():
     with debugger.attach(model), torch.no_grad():
         model(torch.randn(2, 1, 6, 6))
         found = debugger({}, model)
-    assert found["note"].startswith("no gradient is here") and found["without_grad"] == ["weight", "bias"]
+    assert found["note"].startswith("no gradient available") and found["without_grad"] == ["weight", "bias"]
 
 
 def test_several_outputs():

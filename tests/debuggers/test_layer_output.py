@@ -98,5 +98,5 @@ def test_several_tensors():
 
 
 def test_a_factor_below_one():
-    with pytest.raises(TdbgError, match="downsample_factor is 0"):
+    with pytest.raises(TdbgError, match="downsample_factor must be 1 or more, not 0"):
         LayerOutput("layer", 0)

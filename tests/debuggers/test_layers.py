@@ -142,7 +142,7 @@ def test_a_shared_layer_comes_once_under_any_of_its_paths(model):
         ("layer.*.attn", "did you mean"),
         ("zzz", "layers: layers, layers.0, layers.0.attn"),
         ("head.weight", "did you mean head"),
-        ("re:(", "see Python's module re"),
+        ("re:(", "see Python's re syntax"),
         ("layers.[", "did you mean"),
     ),
 )

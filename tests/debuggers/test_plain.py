@@ -206,7 +206,7 @@ def test_structures_and_plain_values_are_kept_and_the_rest_is_named(tmp_path: Pa
         assert {path.removeprefix("a:output."): value for path, value in point.scalars.items()} == {
             "1.loss": 0.5, "2.1": "text", "3": None, "4": 7, "5": [1, 2.5, True], "6": "torch.float32",
         }  # fmt: skip
-    assert copied[0].skipped == {"a:output.1.cache": "a object is no tensor and no plain value"}
+    assert copied[0].skipped == {"a:output.1.cache": "a object is neither a tensor nor a plain value"}
 
 
 def test_a_layer_without_tensors_is_kept_too(tmp_path: Path) -> None:
@@ -229,12 +229,12 @@ def test_what_has_no_values_is_named_and_costs_nothing_else(tmp_path: Path) -> N
     for point, x in zip(points, X, strict=True):
         assert list(point.tensors) == ["a:output.x"] and np.array_equal(point.tensors["a:output.x"].array(), x.numpy())
     told = {path.removeprefix("a:output."): why for path, why in copied[-1].skipped.items()}
-    assert told.pop("itself" + 31 * ".0") == "it lies deeper than 32 levels, or within itself"
+    assert told.pop("itself" + 31 * ".0") == "it is nested deeper than 32 levels, or contains itself"
     assert told == {
         "meta": "on the meta device: there are no values",
         "fake": "a FakeTensor: there are no values",
         "long": "a text of 100,000 letters",
-        "packed": "its elements are quint4x2, several in a byte",
+        "packed": "its dtype packs several values in a byte: quint4x2",
     }
 
 

@@ -388,7 +388,7 @@ def test_what_only_holds_other_modules_is_not_missed(tmp_path: Path) -> None:
 def test_a_name_of_nothing_but_a_holder_is_answered_with_its_parts(tmp_path: Path) -> None:
     (done,) = list_observations(capture_holders(tmp_path, "blocks", "heads*"), "DONE")
     assert done.values["skipped"] == {
-        "blocks": "a ModuleList is never called itself: name its parts, blocks.*",
-        "heads": "a ModuleDict is never called itself: name its parts, heads.*",
+        "blocks": "a ModuleList is never called: capture its children, blocks.*",
+        "heads": "a ModuleDict is never called: capture its children, heads.*",
     }
     assert not done.values["not_executed"]

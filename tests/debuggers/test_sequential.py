@@ -508,7 +508,7 @@ def test_pages_go_to_a_store(net: nn.Module, tmp_path: Path) -> None:
             found.save_all("counted://store/elsewhere")
         found.save_all(tmp_path / "kept")
         assert [datapoint.key for datapoint in PageSet.open(tmp_path / "kept")] == [7]
-    with pytest.raises(TdbgError, match="not written to s3://bucket/run directly"):
+    with pytest.raises(TdbgError, match="cannot be written directly to s3://bucket/run"):
         SequentialDebugger([], net, output_dir="s3://bucket/run")
 
 

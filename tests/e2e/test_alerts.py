@@ -184,6 +184,6 @@ def test_ctrl_c_while_tdbg_waits_ends_the_command_and_keeps_the_exit_code(tmp_pa
                 begun = time.monotonic()
                 agent.send_signal(signal.SIGINT)
     assert agent.returncode == 5 and time.monotonic() - begun < 15, said
-    assert "interrupted: what was still to be sent" in said and "Traceback" not in said
+    assert "interrupted: messages not yet sent" in said and "Traceback" not in said
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
     assert not [line for line in left if line.strip() in ("sleep 702", "sleep 703")]

@@ -70,12 +70,12 @@ WRONG = {
     "bad severity": (["--fail-on", "fatal"], "fail-on cannot be 'fatal'", "critical"),
     "bad stop": (["--stop-on", "TD-N01"], "no finding has the code or severity 'TD-N01'", "did you mean TD-N0"),
     "bad log level": (["--log-level", "LOUD"], "log-level cannot be 'LOUD'", "choose from"),
-    "bad share": (["--max-overhead", "much"], "max-overhead is a percentage", "such as 1 or 0.3"),
+    "bad share": (["--max-overhead", "much"], "max-overhead must be a percentage", "such as 1 or 0.3"),
     "share out of range": (["--max-overhead", "0"], "above 0 and at most 100", "such as 1 or 0.3"),
     "bad size": (["--disk-budget", "big"], "not a size: 'big'", "such as 500MB"),
     "not a number": (["--baseline", "x"], "baseline", ""),
     "negative number": (["--baseline", "-3"], "-3 is less than 1", "write a whole number from 1 on"),
-    "a name that is a path": (["--name", "a/b"], "not a name for a run", "--run-dir"),
+    "a name that is a path": (["--name", "a/b"], "invalid run name", "--run-dir"),
     "unknown profile": (["--profile-name", "prod"], "no profile is named 'prod'", "tool.tdbg.profiles.prod"),
     "a path that PYTHONPATH cannot carry": (["--run-dir", "a:b"], "cannot have ':'", "--run-dir"),
     "option without its value": (["--level"], "requires an argument", "tdbg run --help"),
@@ -102,7 +102,7 @@ def test_bad_values_of_other_sources_name_the_source() -> None:
     Path("tdbg.yaml").write_text("levle: basic\n")
     assert_refused(run_tdbg("--", "true"), 2, "tdbg.yaml: unknown setting 'levle'", "level")
     Path("tdbg.yaml").write_text("level: [\n")
-    assert_refused(run_tdbg("--", "true"), 2, "cannot read", "correct its YAML syntax")
+    assert_refused(run_tdbg("--", "true"), 2, "cannot read", "correct its YAML")
     Path("tdbg.yaml").unlink()
     assert_refused(
         run_tdbg("--", "true", env={**os.environ, "TDBG_LEVEL": "loud"}),
@@ -144,9 +144,9 @@ def test_a_directory_with_other_files_is_refused() -> None:
 
 def test_a_file_in_the_place_of_the_directory_is_wrong_use() -> None:
     Path("d").write_text("")
-    assert_refused(run_tdbg("--run-dir", "d", "--", "true"), 2, "is no folder", "--run-dir")
+    assert_refused(run_tdbg("--run-dir", "d", "--", "true"), 2, "is not a folder", "--run-dir")
     Path("tdbg_runs").write_text("")
-    assert_refused(run_tdbg("--", "true"), 2, "is no folder", "--run-dir")
+    assert_refused(run_tdbg("--", "true"), 2, "is not a folder", "--run-dir")
 
 
 CAP_DAC_OVERRIDE, PR_CAPBSET_DROP = 1, 24
@@ -163,7 +163,7 @@ def drop_file_privileges() -> None:
 def test_a_folder_one_may_not_write_is_125() -> None:
     Path("locked").mkdir(mode=0o555)
     done = run_tdbg("--run-dir", "locked/run", "--", "touch", "started", preexec_fn=drop_file_privileges)
-    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
+    assert_refused(done, 125, "cannot write the run directory", "choose a writable one with --run-dir")
     assert "Permission denied" in done.stderr
     done = run_tdbg("--", "touch", "../started", cwd="locked", preexec_fn=drop_file_privileges)
     assert_refused(done, 125, "cannot write the run directory", "--run-dir")
@@ -223,7 +223,7 @@ def test_a_full_disk_at_the_start_is_125(make_disk: Callable[[int], Disk]) -> No
     place = make_disk(64 << 10)
     place.fill_up()
     done = run_tdbg("--run-dir", str(place.path / "run"), "--", "touch", "started", preexec_fn=place.limit_file_size)
-    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
+    assert_refused(done, 125, "cannot write the run directory", "choose a writable one with --run-dir")
     assert not Path("started").exists()
 
 
@@ -244,7 +244,7 @@ def test_a_read_only_file_system_is_125(make_disk: Callable[[int], Disk]) -> Non
     else:
         folder = Path("/System" if sys.platform == "darwin" else "/proc")
     done = run_tdbg("--run-dir", str(folder / "run"), "--", "touch", "started")
-    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
+    assert_refused(done, 125, "cannot write the run directory", "choose a writable one with --run-dir")
     assert not place.mounted or "Read-only file system" in done.stderr
     assert not Path("started").exists()
 
@@ -276,7 +276,7 @@ def test_no_space_half_way_costs_the_copy_and_not_the_output(make_disk: Callable
     assert done.returncode == 6
     assert done.stdout == "".join(f"{i} {'x' * 20}\n" for i in range(20_000))
     lines = done.stderr.splitlines()
-    at = next(i for i, line in enumerate(lines) if "cannot go on writing" in line)
+    at = next(i for i, line in enumerate(lines) if "stopped writing" in line)
     assert "stdout.log" in lines[at]
     assert lines[at + 1] == "tdbg: the output itself is complete; the run goes on"
     assert (place.path / "run" / "stdout.log").read_text() == done.stdout[

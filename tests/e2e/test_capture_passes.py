@@ -45,7 +45,7 @@ def test_autocast_checkpoints_accumulation_attention_and_a_grad_cam(
     assert sorted(keys[:12]) == [*range(12)], "indices of the whole dataset: two splits share none"
     assert torch.equal(torch.tensor(keys[:8]).sort().values, torch.tensor(keys[12:20]).sort().values)
     (done,) = list_capture_events(result, "DONE")
-    assert done.values["skipped"] == {"stem:grad": "no gradient: nothing in it requires one"}
+    assert done.values["skipped"] == {"stem:grad": "no gradient: no tensor in it requires grad"}
     assert done.values["skips"] == 8 and result.verdict["ranks"][0]["steps"] == 4
     finding = result.find_finding("TD-C020")
     assert finding["severity"] == "warning" and finding["title"].startswith("stem:grad not kept: no gradient")
@@ -72,7 +72,7 @@ def test_of_a_scripted_part_only_the_outside_is_seen_and_that_is_said(
     [
         ("m = torch.jit.script(torch.nn.Linear(3, 2))", [], "no call of a model was seen"),
         ("m = torch.nn.Linear(3, 2).forward", [], "no call of a model was seen"),
-        ("m = torch.nn.Linear(3, 2)", ["--capture-phase", "val"], "no pass of a model in what --capture-phase choose"),
+        ("m = torch.nn.Linear(3, 2)", ["--capture-phase", "val"], "no call of a model is selected by --capture-phase"),
     ],
 )
 def test_nothing_captured_is_a_finding(watched_runner: Runner, code: str, options: list[str], why: str) -> None:

@@ -67,7 +67,7 @@ def test_no_bucket_is_said_once_and_costs_the_run_nothing(
     said = [
         line for line in result.tdbg_lines if "s3://no-such-bucket does not exist" in line and "TD-C020" not in line
     ]
-    assert len(said) == 1 and any("what is captured stays in" in line for line in result.tdbg_lines)
+    assert len(said) == 1 and any("the captured pages stay in" in line for line in result.tdbg_lines)
     finding = result.find_finding("TD-C020")
     assert finding["severity"] == "warning" and "s3://no-such-bucket/runs/run" in finding["title"]
     assert "tdbg inspect-pages upload" in finding["try_next"]
@@ -78,7 +78,7 @@ def test_no_bucket_is_said_once_and_costs_the_run_nothing(
     [
         ([*CAPTURE, "--capture-upload", "s3://key:sesame@bucket/runs"], "capture-upload: a URL of s3 holds a password"),
         ([*CAPTURE, "--capture-upload", "/tmp/runs"], "capture-upload: '/tmp/runs' is no URL"),
-        ([*CAPTURE, "--capture-upload", "nowhere://x/y"], "no store is named nowhere://"),
+        ([*CAPTURE, "--capture-upload", "nowhere://x/y"], "unknown URL scheme nowhere://"),
         ([*CAPTURE, "--exec", "--capture-upload", "s3://bucket/runs"], "--capture-upload needs tdbg to stay running"),
         (["--capture-upload", "s3://bucket/runs"], "--capture-upload needs --capture"),
     ],

@@ -310,7 +310,7 @@ def test_a_spike_escalates_and_dumps(begin_run: Callable[..., Live]) -> None:
 def test_a_condition_may_end_the_run(watched_runner: Runner, tmp_path: Path) -> None:
     options = ("--when", "loss > 20", "--then", "level=extreme for 20, dump, stop", "--when", "step == 9")
     result = watched_runner(build_program_command("patient", str(tmp_path / "never"), "--spike", "60"), options)
-    assert "tdbg: stopping the command at 'loss > 20' in step 60, rank 0, as --then asks" in result.tdbg_lines
+    assert "tdbg: stopping the command: 'loss > 20' in step 60, rank 0 (--then)" in result.tdbg_lines
     assert result.code == 143
     rows = {row["condition"]: row["action"] for row in result.verdict["triggers"]}
     assert rows["loss > 20"] == "dump, level=extreme for 20, stop" and rows["step == 9"] == "dump"

@@ -22,7 +22,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "layers-in-a-list": ("TD-S006", "6 parameters in Listed.hidden (list) are in no parameter group"),
     "still-norm": ("TD-C025", "1 batch norm layer keeps a running mean of 0: body.1 (momentum 0)"),
     "still-average": ("TD-C025", "the average of Net that is evaluated was never updated, after step 20"),
-    "broken-tie": ("TD-C027", "embedding.weight and head.weight were to be one and are two tensors, equal before"),
+    "broken-tie": ("TD-C027", "embedding.weight and head.weight should share one tensor but are two, equal before"),
     "autocast-off": (
         "TD-C026",
         "autocast to bfloat16 on cpu does not apply: all 2 linear and convolution layers return",

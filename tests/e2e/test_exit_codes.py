@@ -232,11 +232,11 @@ def test_fail_on_leaves_a_healthy_run_alone() -> None:
 def test_stop_on_ends_the_command_and_the_code_is_its_own() -> None:
     done = run_watched(sys.executable, "train.py", "3000", "3", "0", options=("--stop-on", "TD-N001"))
     assert done.returncode == 143, done.stderr
-    assert "tdbg: stopping the command at TD-N001, as --stop-on asks" in done.stderr
+    assert "tdbg: stopping the command: TD-N001 (--stop-on)" in done.stderr
     (ended,) = [
         found for found in json.loads(Path("run/report.json").read_text())["findings"] if found["code"] == "TD-R002"
     ]
-    assert ended["cause"] == "tdbg ended the run at TD-N001, as --stop-on asks", "nobody else sent that signal"
+    assert ended["cause"] == "tdbg ended the run at TD-N001 (--stop-on)", "nobody else sent that signal"
     graceful = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + TRAIN
     Path("graceful.py").write_text(graceful)
     words = [*TDBG, "--stop-on", "critical", "--", sys.executable, "graceful.py", "3000", "3", "0"]

@@ -34,7 +34,7 @@ NAMED = {  # kind -> code, and a part of the first line
     ),
     "mask-ignored": ("TD-C031", "mask has no effect: changing "),
     "input-ignored": ("TD-C032", "input t has no effect on the model's output"),
-    "own-generator": ("TD-C022", "evaluation differs each time, with the same random numbers too"),
+    "own-generator": ("TD-C022", "evaluation is not repeatable, even with the same random numbers"),
     "custom-gradient": ("TD-G006", "backward of Swish is wrong for input x: "),
     "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy falls only from "),
     "functional-dropout": ("TD-C022", "dropout is active in evaluation: dropout at"),
@@ -107,8 +107,7 @@ def test_nothing_of_the_program_is_written(watched_runner: Runner, tmp_path: Pat
     assert result.stdout.splitlines()[0] == "refused refused.bin" and "model.safetensors" in result.stdout
     assert "updated" not in result.stdout
     assert any(
-        line.startswith("tdbg: preflight: what the program and its Python processes wrote went to ")
-        for line in result.tdbg_lines
+        line.startswith("tdbg: preflight: the program and its Python processes wrote to ") for line in result.tdbg_lines
     )
     assert not (result.folder / "preflight").exists()
 
@@ -273,7 +272,7 @@ def test_a_failure_of_the_trials_ends_the_process_too(
 ) -> None:
     result = watched_runner([sys.executable, "-c", FAILS.format(how=how, update=update)], PREFLIGHT)
     assert result.code == 125 and "updated" not in result.stdout, result.stderr
-    assert "was ended before its first update, because the trials failed (TD-C005)" in result.stderr
+    assert "was stopped before its first update because the trials failed (TD-C005)" in result.stderr
     assert "TD-C005" in result.codes and "training went on" not in str(result.verdict)
     assert "the preflight failed: nothing was tried (TD-C005)" in result.stderr
     assert not (tmp_path / "last.pt").exists()
@@ -373,6 +372,6 @@ def test_a_program_does_not_run_where_preflight_cannot_start(
     )
     assert done.returncode == 125, done.stderr
     assert re.search(
-        "tdbg: preflight: process [0-9]+ was ended, because tdbg failed to start in it: .*Error: ", done.stderr
+        "tdbg: preflight: process [0-9]+ was stopped because tdbg failed to start in it: .*Error: ", done.stderr
     )
     assert list((tmp_path / "work").iterdir()) == []

@@ -98,7 +98,8 @@ def test_other_commands_write_for_real(real_run: Result, kind: str) -> None:
 def test_it_is_said_that_they_may(real_run: Result) -> None:
     assert AS_BEFORE in real_run.tdbg_lines
     assert any(
-        "other commands, and Python that ignores PYTHONPATH, wrote for real" in line for line in real_run.tdbg_lines
+        "other commands, and Python that ignores PYTHONPATH, wrote to the real files" in line
+        for line in real_run.tdbg_lines
     )
 
 

@@ -146,7 +146,7 @@ def test_a_run_that_ends_before_the_window_says_so(profiled_runner: Runner) -> N
     result = profiled_runner(build_program_command("plain"), ["--skip-first", "20"])
     assert result.code == 0 and load_traces(result) == []
     finding = result.find_finding("TD-P004")
-    assert finding["title"] == "nothing was profiled on rank 0: 12 steps seen, and the next window needed 25"
+    assert finding["title"] == "nothing was profiled on rank 0: 12 steps seen, but the next window ends at step 25"
     assert "profiled nothing" in result.stderr and "trace show" not in result.stderr
 
 

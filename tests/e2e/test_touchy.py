@@ -14,7 +14,7 @@ def test_an_output_that_raises_is_named_and_no_more(watched_runner: Runner, bare
     words = build_program_command("touchy", "7", "output")
     result = watched_runner(words, ("--capture", "**:output,grad"))
     assert (result.code, result.stdout) == (0, bare_runner(words).stdout), result.stderr
-    assert result.codes == ["TD-C020"] and "when it was looked at" in str(result.find_finding("TD-C020"))
+    assert result.codes == ["TD-C020"] and "when it was read" in str(result.find_finding("TD-C020"))
 
 
 @pytest.mark.parametrize("options", [(), EVERYTHING], ids=["basic", "everything"])

@@ -146,12 +146,12 @@ def test_whatever_the_program_sets(play_program: Any, name: str, early: bool) ->
 
 
 ANY = [
-    ("log.warning('%d', 'x')", "'%d' % ('x',) (TypeError in the making of this message)"),
+    ("log.warning('%d', 'x')", "'%d' % ('x',) (TypeError while formatting this message)"),
     ("log.warning('a %s')", "a %s"),
     ("log.warning('%(a)s', {'a': 1})", "1"),
     ("log.warning('\\udc80')", "\udc80"),
     ("log.warning('ü\\n\\t\"\\x00')", 'ü\n\t"\x00'),
-    ("log.warning(Bad())", "<Bad> % () (ValueError in the making of this message)"),
+    ("log.warning(Bad())", "<Bad> % () (ValueError while formatting this message)"),
     ("log.warning(None)", "None"),
     ("log.handle(logging.makeLogRecord({'levelno': 40}))", ""),
     ("log.handle(logging.makeLogRecord({'msg': 'made', 'levelno': 40}))", "made"),

@@ -560,7 +560,7 @@ def test_flag_outside_a_run(make_run: Any, tmp_path: Path, variable: str, then: 
         ),
         ("MY.OWN=3,lr", ["MY.OWN", "LR"], ["no flag is named 'MY.OWN'", "`tdbg flags list`", "tdbg.flag('MY.OWN')"]),
         ("AMP=,LR", ["AMP", "LR"], ["flag 'AMP' has an empty value", "write AMP or AMP=VALUE"]),
-        ("{broken", ["LR"], ["no valid JSON", "write A,B=3"]),
+        ("{broken", ["LR"], ["not valid JSON", "write A,B=3"]),
     ],
 )
 @pytest.mark.parametrize("first", ["tdbg", "tdbg.probes.loss"])

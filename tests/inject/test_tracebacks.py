@@ -100,7 +100,10 @@ def test_the_same_failure_in_each_step_is_told_three_times(make_run: Any) -> Non
     assert [event["step"] for event in found] == [1, 2, 3]
     capped, counted = run.list_events("note")
     assert capped["code"] == "tracebacks-capped"
-    assert counted["text"].startswith("ValueError came 199 times, 3 are kept (") and "s.py:7)" in counted["text"]
+    assert (
+        counted["text"].startswith("ValueError was raised 199 times, the first 3 are recorded (")
+        and "s.py:7)" in counted["text"]
+    )
 
 
 def test_repeats_of_one_failure_leave_room_for_others(make_run: Any) -> None:
@@ -111,7 +114,9 @@ def test_repeats_of_one_failure_leave_room_for_others(make_run: Any) -> None:
     """
     run = make_run()
     assert [event["exception"] for event in list_tracebacks(run, text)] == ["ValueError"] * 3 + ["KeyError"]
-    assert "ValueError came 200 times" in run.list_events("note")[-1]["text"], "once each, though logged and printed"
+    assert "ValueError was raised 200 times" in run.list_events("note")[-1]["text"], (
+        "once each, though logged and printed"
+    )
 
 
 def test_the_number_of_different_failures_is_bounded(make_run: Any) -> None:

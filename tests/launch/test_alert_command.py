@@ -68,7 +68,7 @@ def test_a_flood_is_read_and_cut(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("import sys; print('no route', file=sys.stderr); sys.exit(3)", "ended with exit code 3: no route"),
         ("import sys; sys.exit(3)", "ended with exit code 3"),
-        ("import os; os.kill(os.getpid(), 9)", "was ended by signal 9"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed by signal 9"),
         ("import os; os.close(0); import sys; sys.exit(1)", "ended with exit code 1"),
         ("print('token=hunter2hunter'); exit(1)", "ended with exit code 1: token=***"),
     ],

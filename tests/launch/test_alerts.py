@@ -156,7 +156,7 @@ def test_the_end_waits_for_one_command_and_not_for_each(
     made.finish_sending(make_verdict(run_dir), 0)
     assert 2.0 < time.monotonic() - begun < 5.0
     said = capsys.readouterr().err
-    assert "--on-finding: 19 not sent: the time for it was used up" in said and "waiting for --on-finding" in said
+    assert "--on-finding: messages not sent: 19 (out of time)" in said and "waiting for --on-finding" in said
     tally = read_alert_reports(run_dir)[0]["options"]["--on-finding"]
     assert tally.pop("error").startswith("sleep did not end within ")
     assert tally == {"sent": 0, "failed": 1, "dropped": 19}
@@ -310,19 +310,19 @@ WRONG: list[tuple[str, str, str]] = [
     ("--on-finding", "\udcff-ü", "--on-finding: command not found: "),
     ("--notify", "", "--notify is empty"),
     ("--notify", " ", "notify: not an http or https URL"),
-    ("--notify", "https://sEcReT..example/", "notify: the URL names no host that can exist"),
-    ("--notify", f"https://{'sEcReT' * 11}/", "notify: the URL names no host that can exist"),
+    ("--notify", "https://sEcReT..example/", "notify: the host name of the URL is not valid"),
+    ("--notify", f"https://{'sEcReT' * 11}/", "notify: the host name of the URL is not valid"),
     ("--notify", "ftp://host/sEcReT", "notify: not an http or https URL"),
     ("--notify", "host/sEcReT", "notify: not an http or https URL"),
     ("--notify", "file:///sEcReT", "notify: not an http or https URL"),
     ("--notify", "https://", "notify: the URL has no host"),
     ("--notify", "https:///sEcReT", "notify: the URL has no host"),
     ("--notify", "https://?sEcReT", "notify: the URL has no host"),
-    ("--notify", "https://host/sEc ReT", "notify: the URL has no host, or characters that"),
-    ("--notify", "https://host/sEc\nReT", "notify: the URL has no host, or characters that"),
+    ("--notify", "https://host/sEc ReT", "notify: the URL has no host, or has invalid characters"),
+    ("--notify", "https://host/sEc\nReT", "notify: the URL has no host, or has invalid characters"),
     ("--notify", "https://me:sEcReT@host/", "notify: a URL with a user or a password"),
     ("--notify", "https://host:99999/sEcReT", "notify: the port of the URL is out of range"),
-    ("--notify", "https://host:x/sEcReT", "notify: the URL has no host, or characters that"),
+    ("--notify", "https://host:x/sEcReT", "notify: the URL has no host, or has invalid characters"),
 ]
 
 

@@ -46,7 +46,7 @@ def test_runs_of_the_same_second_are_kept_apart(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["a/b", "..", "x" * 300])
 def test_a_name_that_is_a_path_is_refused(name: str) -> None:
-    with pytest.raises(TdbgError, match="not a name"):
+    with pytest.raises(TdbgError, match="invalid run name"):
         open_run(name=name)
 
 

@@ -162,9 +162,9 @@ FAILURES = {
     "returns-no-sink": "AttributeError: 'NoneType' object has no attribute 'write'",
 }
 REFUSED = {
-    "takes-no-runs": ("--to takes-no-runs: this metric sink does not take runs", "choose from: tensorboard, wandb, "),
-    "no-sink": ("--to no-sink: this metric sink does not take runs", "choose from: tensorboard, wandb, "),
-    "csv": ("--to csv: this metric sink does not take runs", "choose from: tensorboard, wandb"),
+    "takes-no-runs": ("--to takes-no-runs: this sink cannot receive runs", "choose from: tensorboard, wandb, "),
+    "no-sink": ("--to no-sink: this sink cannot receive runs", "choose from: tensorboard, wandb, "),
+    "csv": ("--to csv: this sink cannot receive runs", "choose from: tensorboard, wandb"),
     "needs-more": (
         "--to needs-more: the package a_package_that_is_not_there is not installed in tdbg's environment",
         "install it: pip install a_package_that_is_not_there",

@@ -120,7 +120,7 @@ def test_stop_is_called_once_with_the_finding_asked_for(run_stream):
     emit_nan_run(run_stream)
     assert asked.wait(10)
     follower.finish_run(-15)
-    assert called == ["TD-N001, as --stop-on asks"]
+    assert called == ["TD-N001 (--stop-on)"]
 
 
 def test_quiet_says_the_first_line_of_the_verdict(run_stream, capsys):
@@ -244,7 +244,7 @@ def test_a_standstill_is_said_once(run_stream, capsys):
     for seconds in (5, 10, 20, 50, 90, 130):
         follower._progress.print_if_due(now + seconds)
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and "none recorded since" in said[1]
+    assert len(said) == 2 and "nothing new recorded for" in said[1]
 
 
 def test_following_costs_little_more_than_reading(run_stream):
@@ -307,7 +307,7 @@ def test_a_trigger_may_end_the_run(run_stream):
     )
     assert asked.wait(10)
     follower.finish_run(-15)
-    assert called == ["'loss > 10' in step 7, rank 2, as --then asks"]
+    assert called == ["'loss > 10' in step 7, rank 2 (--then)"]
 
 
 def test_findings_are_kept_as_they_come(run_stream):

@@ -80,7 +80,7 @@ def test_forbid_flags_refuses_from_any_source(shell) -> None:
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "tdbg: --forbid-flags: GRADIENTS is on",
-        "tdbg: switch off with --no-flag, or where `tdbg doctor` says it comes from",
+        "tdbg: switch it off with --no-flag, or in the source that `tdbg doctor` shows",
     ]
     assert not (shell.folder / "made").exists()
     assert shell.run_command("touch", "made", options=("--forbid-flags", "--no-flag", "GRADIENTS")).returncode == 0
@@ -198,5 +198,5 @@ def test_stop_on_ends_what_the_command_started_too(shell, wait_until, is_alive) 
         "sh", "-c", line, options=("--stop-on", "info"), env={"PYTHONPATH": os.pathsep.join(sys.path)}
     )
     assert done.returncode == 143, done.stderr
-    assert "stopping the command at TD-" in done.stderr
+    assert "stopping the command: TD-" in done.stderr
     assert not is_alive(int((shell.folder / "pid").read_text()))

@@ -123,7 +123,7 @@ def test_what_others_may_write_is_not_started(hooked_python: str, planted_run: P
     assert run_booted(hooked_python, planted_run) == ("boot program", "")
     (planted_run / part).chmod(0o722)
     printed, said = run_booted(hooked_python, planted_run)
-    assert printed == "program" and len(said.splitlines()) == 1 and "others may write it" in said
+    assert printed == "program" and len(said.splitlines()) == 1 and "other users can write to it" in said
     assert run_booted(hooked_python, planted_run, TDBG_TRUST=str(planted_run)) == ("boot program", "")
 
 
@@ -141,7 +141,7 @@ def test_what_a_link_leads_to_is_not_started(hooked_python: str, planted_run: Pa
     (planted_run / part).rename(real)
     (planted_run / part).symlink_to(real)
     printed, said = run_booted(hooked_python, planted_run)
-    assert printed == "program" and "is a link" in said
+    assert printed == "program" and "is a symbolic link" in said
 
 
 def test_a_relative_run_directory_is_not_started(

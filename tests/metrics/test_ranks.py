@@ -84,7 +84,7 @@ def test_a_pass_is_reduced_once_and_takes_no_more():
     tracker.update_val_metrics({"loss": 1.0}, 2)
     tracker.reduce_phase("val")
     for again in (lambda: tracker.reduce_phase("val"), lambda: tracker.update_val_metrics({"loss": 1.0}, 1)):
-        with pytest.raises(TdbgError, match="all ranks already"):
+        with pytest.raises(TdbgError, match="already reduced over all ranks"):
             again()
     assert {str(key): value for key, value in tracker.finalize_val_phase(reduce=True).items()} == {"val/loss": 1.0}
     assert tracker.phase("val").of_all_ranks

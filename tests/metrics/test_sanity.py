@@ -250,7 +250,7 @@ CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], st
         "TD-K010",
         lambda: [make_plan_row(validation=601.0, checkpoint=100.0), *map(make_tdbg_row, range(6))],
         lambda: [make_plan_row(validation=600.0, checkpoint=0.0), *map(make_tdbg_row, range(6))],
-        "validation is due every 601 steps, and the run has 600",
+        "validation is due every 601 steps, but the run has only 600",
     ),
 }
 

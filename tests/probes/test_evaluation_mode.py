@@ -72,7 +72,7 @@ def test_training_goes_on_in_eval_mode(start_watch: Any, tmp_path: Path) -> None
     (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-C021" and finding.severity == "warning" and finding.first_step == 6
     assert finding.title == (
-        "training goes on in eval mode since step 6, after evaluation: Net, 1 dropout layer and 1 batch norm layer off,"
+        "training has run in eval mode since step 6, after evaluation: Net, 1 dropout layer and 1 batch norm layer off,"
         " rank 0"
     )
     assert finding.grade == "located"

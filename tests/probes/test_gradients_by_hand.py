@@ -118,7 +118,7 @@ def test_weights_that_the_program_updates_itself_were_not_bad_from_the_beginning
     update_by_hand(nn.Linear(4, 2), bad_gradient=9)
     (event,) = watched.bad_values
     assert (event.phase, event.parameter) == ("weights", "weight")
-    assert "this is backward pass 10; the loss before, of backward pass 9, was finite" in event.note
+    assert "this is backward pass 10; the previous loss (backward pass 9) was finite" in event.note
 
 
 def test_of_several_models_one_may_have_been_bad_from_the_beginning(start_watch: Start) -> None:

@@ -105,7 +105,7 @@ WRONG: dict[str, Wrong] = {
     "multi-label": (
         lambda: loss.null_masking(one_hot(torch.tensor(LABELS)).flip(1) | one_hot(torch.tensor(LABELS)),
                                   torch.tensor(MASKED), always=True),
-        "masked has shape [8], the targets have [8, 5]", "of multi-label targets give each label as a task",
+        "masked has shape [8], the targets have [8, 5]", "give each label as a task of its own",
     ),
     "NaN counts": (
         lambda: loss.class_weighting([1.0, 2.0], [5, NAN], always=True), "negative values, NaN or Inf", "how many samples",

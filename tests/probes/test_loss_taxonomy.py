@@ -122,9 +122,9 @@ def change_heights(*entries: tuple[int, int, float], both: bool = True) -> Tenso
 @pytest.mark.parametrize(
     ("distances_CC", "what", "words"),
     [
-        (change_heights((0, 1, 1.5), both=False), "symmetry", "d(lion, tiger) and back differ by 0.5"),
-        (change_heights((0, 1, 9.0)), "triangle", "lion to tiger is 5 longer than over wolf"),
-        (change_heights((0, 4, 2.0)), "ultrametric", "tiger to owl is 1 longer than the longer of the ways to lion"),
+        (change_heights((0, 1, 1.5), both=False), "symmetry", "lion to tiger and back differ by 0.5"),
+        (change_heights((0, 1, 9.0)), "triangle", "d(lion, tiger) exceeds d(lion, wolf) + d(wolf, tiger) by 5"),
+        (change_heights((0, 4, 2.0)), "ultrametric", "d(tiger, owl) exceeds max(d(tiger, lion), d(lion, owl)) by 1"),
         (change_heights((0, 1, -1.0)), "range", "2 negative"),
         (change_heights((2, 2, 1.0)), "range", "1 on the diagonal"),
         (change_heights((0, 1, math.nan)), "range", "2 not finite"),

@@ -484,4 +484,4 @@ def test_a_window_that_was_asked_for_and_came_too_late(begin_training: Any) -> N
     run.seen.monitor.request_profile(5, 3, "TD-N001")
     run.run_steps(1)
     assert run.end_process() == []
-    assert run.last_observation.values["missing"] == "5 steps seen, and the next window needed 8"
+    assert run.last_observation.values["missing"] == "5 steps seen, but the next window ends at step 8"

@@ -507,7 +507,7 @@ def test_of_a_schedule_whose_first_steps_nobody_saw_no_share_is_told(start_watch
         run_update(model, optimizer)
         scheduler.step()
     stepped = list_observations(watched, "schedule", "STEP")
-    assert "is first seen stepping" in stepped[0].text
+    assert "is seen stepping for the first time" in stepped[0].text
     assert not any("planned" in step.values or " of 40" in step.text for step in stepped)
     assert "TD-S005" not in judge_codes(watched, tmp_path)
 

@@ -94,7 +94,7 @@ def test_evaluation_with_gradients(start_watch: Any, tmp_path: Path) -> None:
     (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-P003"
     assert finding.title == "evaluation builds graphs nobody uses: pass 1 after step 5, 4 calls, rank 0"
-    assert "4 of 4 calls looked at put out a graph" in finding.evidence
+    assert "4 of 4 calls checked returned an output with a graph" in finding.evidence
 
 
 def test_both_forgotten(start_watch: Any, tmp_path: Path) -> None:

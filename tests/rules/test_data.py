@@ -154,9 +154,9 @@ def test_a_transform_that_makes_nan(one_rank: Any) -> None:
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
-        ("normalised-twice", "Normalize normalises what Standardize has normalised before"),
-        ("not-scaled", "takes values of 0 to 255 as if they were 0 to 1"),
-        ("scaled-twice", "gives values that were scaled down twice"),
+        ("normalised-twice", "Normalize normalises values that Standardize has already normalised"),
+        ("not-scaled", "treats values from 0 to 255 as values from 0 to 1"),
+        ("scaled-twice", "returns values that were scaled down twice"),
     ],
 )
 def test_value_ranges(one_rank: Any, problem: str, words: str) -> None:

@@ -39,7 +39,7 @@ FAULTS: dict[str, tuple[Observation, str, str, str]] = {
         make_observation("checkpoint", "RESUME", fault="optimizer", path="a.pt"),
         "TD-C011",
         "warning",
-        "resumed from a.pt, but not the optimizer that updates",
+        "resumed from a.pt, but another optimizer makes the updates",
     ),
     "no scheduler": (
         make_observation("checkpoint", "RESUME", fault="scheduler", path=""),

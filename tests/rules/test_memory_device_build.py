@@ -138,7 +138,7 @@ def test_an_idle_accelerator_is_info(one_rank):
     run.emit_events(rank, make_observation("device", "IDLE", step=8, accelerators=1))
     finding = judge_only(run)
     assert (finding.code, finding.severity) == ("TD-C007", "info")
-    assert finding.title == "1 accelerator can be used, and the model trains on the CPU, rank 0"
+    assert finding.title == "1 accelerator available, but the model trains on the CPU, rank 0"
 
 
 def test_waits_in_a_loop_are_told_when_they_last(one_rank):
@@ -186,7 +186,7 @@ def test_bad_initial_values(one_rank):
     found = {finding.title: finding.severity for finding in run.judge_stream().findings}
     assert found == {
         "a.bias holds NaN or Inf before the first update, rank 0": "error",
-        "b.weight starts at 16.1x He's standard deviation, rank 0": "warning",
+        "b.weight starts at 16.1x the Kaiming std, rank 0": "warning",
     }
 
 

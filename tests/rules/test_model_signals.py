@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[Observation, str, str, str]] = {
         make_observation("model-build", "TIE", embedding="wte.weight", head="head.weight", meant=True),
         "TD-C027",
         "warning",
-        "wte.weight and head.weight were to be one and are two tensors",
+        "wte.weight and head.weight should share one tensor but are two",
     ),
     "maybe a tie": (
         make_observation("model-build", "TIE", embedding="wte.weight", head="head.weight", meant=False),
@@ -166,7 +166,7 @@ def test_a_loss_of_guessing_is_for_information_at_first(one_rank: Any) -> None:
     run.end_process(rank, 200)
     (finding,) = run.judge_stream().findings
     assert (finding.code, finding.severity, finding.first_step) == ("TD-S012", "info", 150)
-    assert finding.title.startswith("the loss is that of guessing after 150 steps: 2.")
+    assert finding.title.startswith("the loss is at chance level after 150 steps: 2.")
     assert finding.title.endswith("ln(10 classes) = 2.303, rank 0")
     assert finding.evidence[1:] == ["learning rate 0.001", "gradient norm 0.5 (median)"]
 

@@ -56,7 +56,7 @@ def test_weights_that_were_bad_before_training_are_no_fault_of_an_update(one_ran
         rank, make_nonfinite(step=1, phase="optimizer", module="", module_class="", parameter="", weights="intact")
     )
     finding = find_first(run, "TD-N001")
-    assert finding.title == "first NaN at step 1 on rank 0, in the first weights"
+    assert finding.title == "first NaN at step 1 on rank 0, in initial weights"
     assert "initialisation" in finding.cause and "learning rate" not in finding.try_next
 
 

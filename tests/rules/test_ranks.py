@@ -394,7 +394,12 @@ def test_what_came_more_often_than_it_was_written_down_is_not_called_exact(one_r
     run.emit_steps(rank, [2.0] * 9)
     for step in range(3):
         run.emit_events(rank, make_crash(step=step, how="logged"))
-    run.emit_events(rank, Note(code="tracebacks-capped", text="more exceptions were logged than are kept", step=4))
+    run.emit_events(
+        rank,
+        Note(
+            code="tracebacks-capped", text="too many exceptions: only the first ones at each place are recorded", step=4
+        ),
+    )
     run.end_process(rank, 9)
     assert find_first(run, "TD-R003").evidence[0] == "3 times or more, last after step 2"
 

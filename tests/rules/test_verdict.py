@@ -139,7 +139,7 @@ def test_baseline_is_told(one_rank):
     run.emit_steps(rank, [2.0])
     run.emit_events(rank, Baseline(block=10, pairs=20, ratio=1.0041, low=0.99, high=1.02))
     assert (
-        "baseline: x1.0041 with tdbg on (95 %: 0.99 to 1.02) over 20 pairs of 10 steps"
+        "baseline: step time x1.0041 with tdbg on (95 %: 0.99 to 1.02) over 20 pairs of 10 steps"
         in run.judge_stream().format_summary()
     )
 

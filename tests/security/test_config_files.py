@@ -48,10 +48,10 @@ def open_folder_to_all(path: Path) -> None:
     ("spoil", "why"),
     [
         (make_foreign, f"belongs to uid {OTHER}"),
-        (make_world_writable, "everyone may write it"),
-        (make_group_writable, f"group {OTHER} may write it"),
+        (make_world_writable, "every user can write to it"),
+        (make_group_writable, f"group {OTHER} can write to it"),
         (give_folder_away, f"belongs to uid {OTHER}"),
-        (open_folder_to_all, "everyone may write it"),
+        (open_folder_to_all, "every user can write to it"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -205,7 +205,7 @@ def test_trust_ends_with_another_owner(private_place: Place) -> None:
 def test_a_folder_for_all_is_not_trusted(private_place: Place) -> None:
     private_place.folder.chmod(0o777)
     done = private_place.run_tdbg("trust", ".")
-    assert done.returncode == 2 and "everyone may write it" in done.stderr
+    assert done.returncode == 2 and "every user can write to it" in done.stderr
 
 
 @needs_root

@@ -93,7 +93,7 @@ def test_a_category_that_nobody_knows_is_named(tmp_path: Path, capsys: pytest.Ca
     names = dict.fromkeys(TODAY, "mtia_insight") | {"kernel": "quantum\x1b[31m_unit"}
     out, err = show_trace(write_trace(tmp_path / "a.json", names, step=False), capsys)
     assert "nothing was recorded" not in out + err
-    assert "none of its 5 events is of a kind that is read" in out
+    assert "none of its 5 events is of a kind that tdbg reads" in out
     assert "5 events of other kinds left out: mtia_insight, quantum\\x1b[31m_unit" in out + err
 
 

@@ -270,7 +270,7 @@ def test_a_slow_rank_is_named_with_what_makes_it_slow(tmp_path):
 
     found = evaluate_ranks(10, 10, 40, straggler_warning=0.02)
     one = next(one for one in found if one.code == "TD-P115")
-    assert one.title.startswith("rank 2 has") and "input" in one.try_next
+    assert one.title.startswith("rank 2 does") and "input" in one.try_next
     assert "TD-P115" not in [one.code for one in evaluate_ranks(10, 10)]
 
 

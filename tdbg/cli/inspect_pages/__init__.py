@@ -32,7 +32,7 @@ def put_command_first(words: list[str]) -> list[str]:
     from difflib import get_close_matches
 
     if not get_close_matches(words[0], NAMES):
-        raise TdbgError(f"{words[0]!r} is no command, and no path that is there", "`tdbg inspect-pages --help`")
+        raise TdbgError(f"{words[0]!r} is neither a command nor a path", "see `tdbg inspect-pages --help`")
     return words
 
 

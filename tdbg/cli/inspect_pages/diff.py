@@ -94,7 +94,7 @@ def _open_sides(args: DiffArgs) -> "tuple[CaptureSide, CaptureSide]":
         raise TdbgError(f"{len(paths)} paths were given", "name two runs, folders or pages")
     if len(paths) < 2 and epochs[0] == epochs[1] and ranks[0] == ranks[1]:
         raise TdbgError(
-            "there is one side to compare", "name two paths, or two epochs (--epochs 1,2) or ranks (--ranks 0,1)"
+            "only one side was given", "name two paths, or two epochs (--epochs 1,2) or ranks (--ranks 0,1)"
         )
     first = open_pages(paths[:1])
     second = open_pages(paths[1:]) if len(paths) == 2 else first

@@ -23,8 +23,8 @@ HELP = """Find tensors by their figures: nan > 0 or absmax > 1e4.
     q05, q25, q75, q95, q99), its bytes, the rank, step, epoch and page of its datapoint, and scalar.NAME or
     scalar["any name"], numbers captured with it or on record of its step (loss, grad_norm); joined by and, or, not,
     + - * / and parentheses; abs, isnan, isinf, finite. A condition on datapoints alone reads no tensor. Of a batch
-    that was stored once each sample is looked at alone. With --group-by or --scores it tells in which group how many
-    fit. Exits with 1 if nothing fits.
+    that was stored once, each sample is tested by itself. --group-by and --scores count the matches in each group.
+    Exits with 1 if nothing matches.
 
     Examples:
         tdbg inspect-pages find 'nan > 0 or absmax > 1e4'

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 HELP = """Write captured tensors as one HTML file that opens without a server and loads nothing.
 
     It lists datapoints and layers, with a search; of a tensor it shows figures, histogram, and its values as a map, a
-    grid of channels or an image. Where a datapoint has a list of tokens, or a tensor of their ids, of the length of an
-    axis, attention is labelled with them, whatever its length. Large tensors are shown as means of blocks, and the page
+    grid of channels or an image. If a datapoint holds a list of tokens, or a tensor of their ids, as long as an
+    axis, attention is labelled with them. Large tensors are shown as means of blocks, and the page
     says so.
 
     Examples:

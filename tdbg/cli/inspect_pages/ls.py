@@ -23,7 +23,7 @@ HELP = """List what was captured: layers, shapes, datapoints, bytes.
     """
 ARGUMENT = Argument("PATH", "A run, a rank's folder, a folder of pages, or one page; the newest run if left out.")
 OPTIONS: Options = {
-    "datapoints": Option(("--datapoints",), "", "A line a datapoint instead of a line a layer."),
+    "datapoints": Option(("--datapoints",), "", "One line per datapoint instead of per layer."),
     **SELECTION,
     "json": JSON,
 }

@@ -6,7 +6,7 @@ from tdbg.core.output import print_json, print_lines, print_messages
 HELP = """Seal the pages that a killed process left, and rebuild lost journals.
 
     Nothing is overwritten, and the files of a process that still writes are left alone. What was captured can be read
-    without this too; a sealed page can also be opened by any safetensors reader. A second time there is nothing to do.
+    without this too; a sealed page can also be opened by any safetensors reader. Running it again is safe.
     Exits with 1 if something remains wrong.
 
     Examples:

@@ -89,7 +89,7 @@ def _report_unknown_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
     among = " among those that are selected" if is_selected(args) else ""
     print_messages(f"no datapoint has the key {safe(word)!r}{among}")
     if len(args.paths) == 1 and is_place(word):
-        print_messages(f"write a key behind the path: tdbg inspect-pages show {safe(word)} KEY")
+        print_messages(f"write a key after the path: tdbg inspect-pages show {safe(word)} KEY")
     print_messages(f"keys near to it: {near}" if near else describe_selectable(pages))
     return 1
 
@@ -121,7 +121,7 @@ def _show_target(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> in
     shown = [(one, [one.tensors[path] for path in target.tensors if path in one.tensors]) for one in found]
     single = len(found) == 1 and len(target.tensors) == 1
     if args.slice and len(target.tensors) != 1:
-        raise TdbgError("--slice is of one tensor", f"name it: {EXAMPLE}")
+        raise TdbgError("--slice needs exactly one tensor", f"name it: {EXAMPLE}")
     if args.json:
         return _print_json(shown, args, whole=len(found) == 1 or bool(target.path))
     if single and target.path:

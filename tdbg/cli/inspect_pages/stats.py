@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 HELP = """Figures of each layer over all datapoints: mean, spread, zeros, quantiles.
 
-    The values pass by once, in bounded memory. With --group-by or --scores the datapoints are parted by a number, the
-    half with the high values against the half with the low ones, or by its values where there are few. `apart` tells
+    Values are read once, in bounded memory. With --group-by or --scores the datapoints are split by a number: the
+    upper half against the lower half, or a group for each value if there are few. `apart` shows
     how far the groups are from each other: the largest difference of a figure of single samples (mean, std, zero
     share, absmax), in units of its spread within the groups.
 

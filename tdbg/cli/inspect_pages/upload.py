@@ -4,7 +4,7 @@ from tdbg.core.command_spec import Args, Argument, Command, Option, Options
 
 HELP = """Copy what was captured to a store that a URL names.
 
-    Sealed pages, journals and manifests are copied, in the folders they are in; of a writer that is dead the unsealed page
+    Copies sealed pages, journals and manifests in their folders, and a dead writer's unsealed page
     too. Pages that are there already are left alone, so that it can be called again, and while the run goes on. Every
     command reads a URL as it reads a path. It needs `pip install 'tdbg[remote]'` and the library of the store, such as s3fs;
     credentials are those of the environment. `tdbg run --capture-upload URL` does the same while the command runs.

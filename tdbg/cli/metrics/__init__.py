@@ -5,7 +5,7 @@ from tdbg.core.command_spec import Group, make_loader
 HELP = """Show, plot, compare and check the losses, rates and scores of a run.
 
     `tdbg run` keeps what it sees and what the program logs (W&B, TensorBoard, a trainer of Hugging Face or Lightning,
-    torchmetrics, a MetricsTracker) in metrics.jsonl, a file a rank. It is read where it lies, also while the run goes on
+    torchmetrics, a MetricsTracker) in metrics.jsonl, one per rank. It is read in place, also while the run goes on
     or after it was killed, without torch.
 
     Examples:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from tdbg.metrics.rows.series import Series
     from tdbg.metrics.rows.series_diff import SeriesComparison, SeriesPair
 
-HELP = """Compare the metrics of runs: best and last, and the first step where series part.
+HELP = """Compare the metrics of runs: best and last, and the first step where series diverge.
 
     Each further run is compared with the first, key by key and rank by rank, at the steps that both have. Values may
     differ by --tolerance, a share of the larger one, such as 0.01 or 1% (1e-6 if left out), or by 'spread', for runs that
-    are not meant to be equal: 3 times the spread of the series' own steps; it takes 3 steps in a row beyond it to part.
+    are not meant to be equal: 3 times the spread of the series' own steps; they diverge at 3 steps in a row beyond it.
     NaN equals NaN. The exit code is 1 if any
-    series parts, or if there is nothing to compare. Times, rates and memory differ on any machine: they count only
+    series diverges, or if nothing is comparable. Times, rates and memory differ on any machine: they count only
     where --key asks for them by their exact names, not where a glob such as 'val/*' fits them.
 
     Examples:
@@ -128,7 +128,7 @@ def _print_comparison(first: str, other: str, found: "SeriesComparison") -> None
     shared = [pair for pair in pairs if pair.together]
     print_lines([f"A: {format_short(first)}", f"B: {format_short(other)}", _format_verdict(parted, shared)])
     ranks = len({pair.rank for pair in pairs}) > 1
-    columns = ["key", "A best", "B best", "A last", "B last", "steps", "parts at", "A there", "B there", "differ"]
+    columns = ["key", "A best", "B best", "A last", "B last", "steps", "diverges at", "A there", "B there", "differ"]
     print_table(
         [*columns, *(["rank"] if ranks else [])],
         _iter_rows(parted + [p for p in shared if not p.first_divergence], ranks),
@@ -153,7 +153,7 @@ def _format_verdict(parted: "Sequence[SeriesPair]", shared: "Sequence[SeriesPair
         return f"no difference in {len(shared):,} series"
     first = min(parted, key=lambda pair: pair.first_divergence[0] if pair.first_divergence else 0)
     assert first.first_divergence is not None
-    return f"{len(parted)} of {len(shared)} series part, the first at step {first.first_divergence[0]:,}: {format_key(first.key)}"
+    return f"{len(parted)} of {len(shared)} series diverge, first at step {first.first_divergence[0]:,}: {format_key(first.key)}"
 
 
 def _iter_rows(pairs: "Sequence[SeriesPair]", ranks: bool) -> "Iterator[Sequence[object]]":

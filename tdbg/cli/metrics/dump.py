@@ -124,8 +124,8 @@ def _explain_no_rows(args: DumpArgs, place: "Place", until: int | None) -> tuple
     except TdbgError as error:
         return str(error), error.hint
     return (
-        f"{place.name}: no row is of all that was asked for",
-        "with less of --key, --phase and --after-step there are some",
+        f"{place.name}: no row matches all the options",
+        "some rows match fewer of --key, --phase and --after-step",
     )
 
 

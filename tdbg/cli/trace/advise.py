@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 HELP = """Advise how to make a step shorter, with the evidence.
 
     Every rule has a signal, a threshold and a source, and tells what could be gained at most. A rule whose signal is
-    not in the trace says nothing, and on stderr stands why; the profiler's own synchronisation never counts. Traces
-    without an accelerator get the rules for the CPU. Of more than 8 ranks those are read that look slowest, and it is
-    said which; --ranks names others.
+    not in the trace is skipped, with the reason on stderr; the profiler's own synchronisation never counts. Traces
+    without an accelerator get the rules for the CPU. With more than 8 ranks, only those that look slowest are read
+    and named; --ranks chooses others.
 
     Examples:
         tdbg trace advise

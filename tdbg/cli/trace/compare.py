@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 HELP = """Compare the steps of two runs: slower or not, and what changed.
 
-    A difference counts if it is beyond the spread of the steps of both sides; three steps a side are the least that can
-    tell. Below the verdict stand the parts of a step, told apart by their own spread, and the operators and kernels
+    A difference counts if it exceeds the spread of both sides' steps, which takes at least three steps a side.
+    Below the verdict are the parts of a step, each judged by its own spread, and the operators and kernels
     whose time in a step changed by 1 % of a step and more. B slower beyond the spread and by more than --tolerance (5 %
     if left out) makes the exit code 1. Runs of one program may differ by more than the steps of each do, above all on
     a busy machine: a baseline of several runs knows by how much, and then B must be beyond all of them.
@@ -33,7 +33,7 @@ HELP = """Compare the steps of two runs: slower or not, and what changed.
 ARGUMENT = Argument("PATH", "A, and B: traces, folders, runs or baselines; B is the newest run if left out.")
 OPTIONS: Options = {
     "tolerance": Option(("--tolerance",), "SHARE", "How much slower B may be, such as 0.1 or 10%; 0.05 if left out."),
-    "save": Option(("--save",), "FILE", "Compare nothing: keep the runs that are named as a baseline."),
+    "save": Option(("--save",), "FILE", "Do not compare: save the given runs as a baseline."),
     "ranks": SELECTION["ranks"],
     "windows": Option(("--windows",), "NAME", "Of several windows of a rank all, or the last."),
     "top": Option(("--top",), "N", "Lines of each table."),
@@ -188,7 +188,7 @@ def _describe_baseline(one: "Baseline") -> str:
 def _format_verdict(found: "TraceComparison") -> str:
     change = found.change
     if found.verdict == "too few steps":
-        measured = f" ({change.guess:+.1%} is what these say)" if found.a.steps and found.b.steps else ""
+        measured = f" (measured: {change.guess:+.1%})" if found.a.steps and found.b.steps else ""
         return f"too few steps to tell a difference from chance{measured}: `tdbg profile --active 5` records more"
     interval = f"{change.confidence:.0%} interval {change.low:+.1%} to {change.high:+.1%}"
     if found.verdict == "no difference":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 HELP = """Show what called what, and for how long: a flame graph in text.
 
     By line of the program and module where Python's stack was recorded (`tdbg profile --kind stacks`), else by operator,
-    nested within the spans around them. A bar begins where its time begins among that of its caller, the longest first:
+    nested within the spans around them. The callees of a bar lie side by side within its width, the longest first:
     a column of bars is a stack. Times are of the host, a mean of the steps. Of several ranks the slowest is shown.
 
     Examples:
@@ -33,7 +33,7 @@ OPTIONS: Options = {
     ),
     "depth": Option(("--depth",), "N", "Print N levels; all if left out.", shows_default=False),
     "folded": Option(
-        ("--folded",), "", "Print a line a stack and its own microseconds, as flame graph tools read them."
+        ("--folded",), "", "Print one line per stack with its self time in us, as flame graph tools read it."
     ),
     "json": JSON,
 }

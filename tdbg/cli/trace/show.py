@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 HELP = """Show where the time and memory of a step went.
 
-    A bar for each rank parts the wall-clock time of its steps: input, copies to the device, forward, backward,
+    A bar for each rank divides the wall-clock time of its steps: input, copies to the device, forward, backward,
     optimizer, communication, idle, other. Below it the operators with the most time of their own, memory with its peak
-    and what held it, and on accelerators kernels, copies and waits. Of several ranks the slowest is shown whole; of
-    more than 8 those are read that look slowest, and it is said which. Works on traces of CPU and GPU, without torch.
+    and what held it, and on accelerators kernels, copies and waits. Only the slowest rank is shown whole; with
+    more than 8, only those that look slowest are read, and named. Works on traces of CPU and GPU, without torch.
     The summary is kept beside a large trace, so that a second look is quick.
 
     Examples:

@@ -7,8 +7,6 @@ from tdbg.core.observations import Observed
 class ModuleLook(Observed):
     """A look at the modules of a step; each list has an entry a module."""
 
-    turn: int | None = doc(
-        "which part of the modules this look was at; names are given once a turn. Absent: all of them"
-    )
-    turns: int | None = doc("how many parts there are")
+    turn: int | None = doc("number of the group of modules sampled in this step; absent if all modules were sampled")
+    turns: int | None = doc("number of groups into which the modules are split")
     modules: list[str] | None = doc("paths of the modules, in the order of the forward pass; given when they change")

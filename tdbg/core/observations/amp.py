@@ -23,20 +23,20 @@ class PrecisionLoss(Observed):
     PROBE = "amp"
     EVIDENCE = Evidence.STATISTICAL
 
-    autocast: str = doc("dtype of autocast at the root's call; empty where it was off", "")
-    dtype: str = doc("the half-precision dtype the gradients were judged by", "")
+    autocast: str = doc("autocast dtype when the root was called; empty if autocast was off", "")
+    dtype: str = doc("the half-precision dtype whose range the gradients were compared with", "")
     scaler: bool = doc("true if a GradScaler scales the loss", False)
-    elements: int = doc("sampled elements of the gradients", 0)
-    zero_share: Number | None = doc("share of them that is exactly zero")
-    faint_share: Number | None = doc("share that is not zero but below the dtype's smallest normal number")
-    huge_share: Number | None = doc("share beyond the dtype's largest number, or not finite")
-    largest: Number | None = doc("the largest of them")
-    lost_looks: int = doc("looks in a row in which half precision lost most of the gradients", 0)
-    lost_since: int | None = doc("the first step of them")
+    elements: int = doc("number of gradient elements sampled", 0)
+    zero_share: Number | None = doc("share of the sampled elements that are exactly zero, 0 to 1")
+    faint_share: Number | None = doc("share that are not zero but below the dtype's smallest normal number")
+    huge_share: Number | None = doc("share that are above the dtype's largest number or not finite")
+    largest: Number | None = doc("largest absolute value in the sample")
+    lost_looks: int = doc("consecutive looks in which half precision lost most of the gradients", 0)
+    lost_since: int | None = doc("step of the first of these looks")
     scale: float | None = doc("the loss scale of the step")
     updates_skipped: int | None = doc("updates skipped so far")
     growths: int | None = doc("times the scale grew so far")
-    backoffs: int | None = doc("times it was lowered so far")
+    backoffs: int | None = doc("times the scale was lowered so far")
 
     def text(self) -> str:
         """The dtype, the scale, and the shares that are lost at either end."""
@@ -46,8 +46,8 @@ class PrecisionLoss(Observed):
                 f", scale {_format_exact(self.scale)}, {format_count(self.updates_skipped, 'update')} skipped so far"
             )
         return (
-            f"{text}; of {format_count(self.elements, 'gradient element')} {_format_percent(self.zero_share)} % are zero,"
-            f" {_format_percent(self.faint_share)} % below the normal range, {_format_percent(self.huge_share)} % beyond it"
+            f"{text}; {format_count(self.elements, 'gradient element')} sampled: {_format_percent(self.zero_share)} % zero,"
+            f" {_format_percent(self.faint_share)} % below the normal range, {_format_percent(self.huge_share)} % above it"
         )
 
 
@@ -61,10 +61,10 @@ class UpdateSkipped(Observed):
 
     scale: float | None = doc("the loss scale of the step")
     updates_skipped: int = doc("updates skipped so far", 0)
-    streak: int = doc("updates skipped in a row", 0)
+    streak: int = doc("number of consecutive updates skipped", 0)
     loss: Number | None = doc("the step's loss, unscaled")
-    real: str | None = doc("why no scale would have helped: loss, or gradient; left out where it may be an overflow")
-    bad: list[BadGradient] | None = doc("rows of parameter, NaN or Inf and count, at most eight")
+    real: str | None = doc("which is not finite at any scale: loss or gradient; absent if it may be an overflow")
+    bad: list[BadGradient] | None = doc("name, kind and number of NaN or Inf elements per parameter, at most eight")
     bad_count: int | None = doc("parameters whose gradient is not finite")
 
     def text(self) -> str:
@@ -89,7 +89,7 @@ class SkipExplained(Observed):
     LEVEL = "W"
 
     loss: Number | None = doc("the step's loss, unscaled")
-    real: str | None = doc("why no scale would have helped: loss, or gradient")
+    real: str | None = doc("which is not finite at any scale: loss or gradient")
     scale: Number | None = doc("the loss scale of the step")
 
     def text(self) -> str:
@@ -104,9 +104,9 @@ class ScaleChanged(Observed):
     PART = "SCALE"
 
     scale: float | None = doc("the loss scale of the step")
-    before: float | None = doc("the scale before")
+    before: float | None = doc("the loss scale before the change")
     growths: int = doc("times the scale grew so far", 0)
-    backoffs: int = doc("times it was lowered so far", 0)
+    backoffs: int = doc("times the scale was lowered so far", 0)
 
     def text(self) -> str:
         """Both scales."""

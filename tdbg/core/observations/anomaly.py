@@ -9,8 +9,8 @@ class AnomalyMode(Observed):
 
     PROBE = "anomaly"
 
-    check_nan: bool = doc("autograd checks each node, and raises", False)
-    slow_pct: float | None = doc("how much longer the step took than the median of the steps without it")
+    check_nan: bool = doc("true if autograd checks each node for NaN and raises", False)
+    slow_pct: float | None = doc("extra time of the step over the median of steps without anomaly mode, in %")
 
     def text(self) -> str:
         """How the mode was set, and what it cost."""

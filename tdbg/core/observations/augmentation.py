@@ -15,11 +15,11 @@ class _OfPipeline(Observed):
     PROBE = "augmentation"
 
     pipeline: str = doc("class of the object that calls the transforms", "")
-    order: list[int] = doc("places in that list, in the order of the last call", factory=list)
-    low_in: Range = doc("smallest value before each, over the measured samples", factory=list)
-    high_in: Range = doc("largest value before it", factory=list)
-    low_out: Range = doc("smallest value after it", factory=list)
-    high_out: Range = doc("largest value after it", factory=list)
+    order: list[int] = doc("positions of the transforms in their list, in the order of the last call", factory=list)
+    low_in: Range = doc("smallest value before each transform, over the measured samples", factory=list)
+    high_in: Range = doc("largest value before each transform", factory=list)
+    low_out: Range = doc("smallest value after each transform", factory=list)
+    high_out: Range = doc("largest value after each transform", factory=list)
 
 
 class PipelineMeasured(_OfPipeline):
@@ -27,17 +27,17 @@ class PipelineMeasured(_OfPipeline):
 
     PART = "PIPELINE"
 
-    samples: int = doc("measured samples so far", 0)
-    where: str = doc("where it runs: workers, the process itself, or called by the training loop", "")
-    steps: list[str] = doc("the transforms, in their order in the list", factory=list)
-    step_ms: list[float] = doc("median time of each, host time", factory=list)
-    dtypes: list[str] = doc("dtype, or mode of a PIL image, before and after each", factory=list)
-    devices: list[str] = doc("device of what each returned", factory=list)
+    samples: int = doc("number of samples measured so far", 0)
+    where: str = doc("where it runs: workers, process (the main one) or loop (called by the training loop)", "")
+    steps: list[str] = doc("names of the transforms, in list order", factory=list)
+    step_ms: list[float] = doc("median host time of each transform per sample", factory=list)
+    dtypes: list[str] = doc("dtype (of a PIL image: mode) before and after each transform", factory=list)
+    devices: list[str] = doc("device of each transform's output", factory=list)
     changed: list[float | None] = doc(
-        "part of the samples that each changed; of a sample of their values", factory=list
+        "share of the samples that each transform changed, 0 to 1, judged by some of their values", factory=list
     )
-    chance: list[float | None] = doc("the probability that each says it has", factory=list)
-    fetch_ms: float = doc("median time of a fetch for one sample: reading, transforms and collation", 0.0)
+    chance: list[float | None] = doc("probability p of each transform, if it has one", factory=list)
+    fetch_ms: float = doc("median fetch time per sample: reading, transforms and collation", 0.0)
 
     described: tuple[str, ...] = ()  # each transform in words: for the line alone
 
@@ -73,7 +73,7 @@ class TransformMadeNan(_OfTransform):
     PART = "NAN"
     EVIDENCE = Evidence.LOCATED
 
-    count: int = doc("samples in which it was so", 0)
+    count: int = doc("number of samples that became non-finite", 0)
 
     def describe_fault(self) -> str:
         """In how many samples."""
@@ -86,7 +86,7 @@ class TransformIdle(_OfTransform):
     PART = "NOEFFECT"
     EVIDENCE = Evidence.STATISTICAL
 
-    count: int = doc("samples in which it was so", 0)
+    count: int = doc("number of samples that were measured, none of them changed", 0)
 
     def describe_fault(self) -> str:
         """In how many samples."""
@@ -100,15 +100,15 @@ class RangeMistaken(_OfTransform):
     EVIDENCE = Evidence.STATISTICAL
 
     problem: str = doc("what is wrong with a range: normalised-twice, not-scaled, scaled-twice", "")
-    other: str = doc("the transform that did the same before", "")
-    count: int = doc("samples in which it was so", 0)
+    other: str = doc("the earlier transform that already did the same", "")
+    count: int = doc("number of samples with this range", 0)
 
     def describe_fault(self) -> str:
         """Which of the three, and the ranges before and after."""
         what = {
-            "normalised-twice": f"normalises what {self.other} has normalised before",
-            "not-scaled": "takes values of 0 to 255 as if they were 0 to 1",
-        }.get(self.problem, "gives values that were scaled down twice")
+            "normalised-twice": f"normalises values that {self.other} has already normalised",
+            "not-scaled": "treats values from 0 to 255 as values from 0 to 1",
+        }.get(self.problem, "returns values that were scaled down twice")
         return (
             f"{what}: {_format_range(self.low_in, self.high_in)} becomes {_format_range(self.low_out, self.high_out)}"
         )
@@ -120,11 +120,11 @@ class TransformSlow(_OfTransform):
     PART = "SLOW"
     EVIDENCE = Evidence.STATISTICAL
 
-    slow: str = doc("the transform that takes most of it", "")
-    slow_share: float = doc("its part of the fetch", 0.0)
-    slow_ms: float = doc("its median time", 0.0)
-    samples: int = doc("measured samples so far", 0)
-    wait_share: float = doc("part of the time between batches that went into waiting", 0.0)
+    slow: str = doc("the transform that takes most of the fetch time", "")
+    slow_share: float = doc("its share of the fetch time, 0 to 1", 0.0)
+    slow_ms: float = doc("its median time per sample", 0.0)
+    samples: int = doc("number of samples measured so far", 0)
+    wait_share: float = doc("share of the time between batches spent waiting for data, 0 to 1", 0.0)
 
     def describe_fault(self) -> str:
         """Its share, and its time a sample."""

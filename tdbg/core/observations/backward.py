@@ -16,11 +16,11 @@ class ModuleGradients(ModuleLook):
     flow: list[Number | None] = doc(
         "L2 norm of the gradient at each module's output, unscaled; null where none arrived", factory=list
     )
-    first: Number | None = doc("the flow at the first module that has one")
-    last: Number | None = doc("the flow at the last one")
-    first_module: str = doc("the first module", "")
-    last_module: str = doc("the last one", "")
-    vanishes: bool | None = doc("true where the first flow is less than BACKWARD.ratio of the last")
+    first: Number | None = doc("this norm at the first module that has one")
+    last: Number | None = doc("this norm at the last module that has one")
+    first_module: str = doc("path of that first module", "")
+    last_module: str = doc("path of that last module", "")
+    vanishes: bool | None = doc("true if the first norm is less than BACKWARD.ratio times the last")
     bad: list[str] | None = doc("modules whose gradient is not finite, at most eight")
     unreached: list[str] | None = doc("modules with trainable parameters that no gradient reached, at most eight")
 
@@ -32,7 +32,7 @@ class ModuleGradients(ModuleLook):
         text += f", {format_number(self.first, 3)} at {self.first_module or 'the root'}; {self.bad_count} not finite"
         unreached = self.unreached or []
         if unreached:
-            text += f"; none at {', '.join(unreached[:3])}" + (" ..." if len(unreached) > 3 else "")
+            text += f"; no gradient at {', '.join(unreached[:3])}" + (" ..." if len(unreached) > 3 else "")
         return text
 
 
@@ -59,10 +59,10 @@ class LossGraph(Observed):
     NUMBERED = True
 
     operations: list[str] = doc("the operations from the loss back to the model, at most eight", factory=list)
-    classes: int | None = doc("where the loss is a mean cross-entropy and nothing else: over so many classes")
+    classes: int | None = doc("number of classes, if the loss is a mean cross-entropy and nothing else")
     faults: list[GraphFault] = doc(
-        "kind (twice, batch, probabilities, broadcast), loss, given: two operations; shape of what the second one puts"
-        " out; into: the shape after broadcasting; certain: false where it may be meant",
+        "kind (twice, batch, probabilities, broadcast); loss and given: the two operations; shape: output shape"
+        " of given; into: that shape after broadcasting; certain: false if it may be intentional",
         factory=list,
     )
 
@@ -73,6 +73,6 @@ class LossGraph(Observed):
 
     def text(self) -> str:
         """The operations, and what is wrong with them."""
-        text = f"the loss comes from {' <- '.join(self.operations) or 'operations that are not seen'}"
+        text = f"the loss comes from {' <- '.join(self.operations) or 'unknown operations'}"
         text += f"; cross-entropy over {format_count(self.classes, 'class')}" if self.classes else ""
         return text + "".join(f"; {fault['kind']}: {fault['loss']} <- {fault['given']}" for fault in self.faults)

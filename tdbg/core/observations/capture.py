@@ -17,7 +17,7 @@ class LayersChosen(_Capturing):
     LEVEL = "I"
 
     layers: list[str] = doc("paths of the layers that are captured, at most 64", factory=list)
-    count: int = doc("how many there are", 0)
+    count: int = doc("number of layers that are captured", 0)
     root: str = doc("class of the root module", "")
 
     def text(self) -> str:
@@ -32,9 +32,9 @@ class LayersMissing(_Capturing):
     PART = "MISSING"
     LEVEL = "W"
 
-    pattern: str = doc("MISSING: what was asked for and matches no layer", "")
+    pattern: str = doc("the requested pattern, which matches no layer", "")
     root: str = doc("class of the root module", "")
-    hint: str = doc("MISSING: the nearest names", "")
+    hint: str = doc("the nearest layer names", "")
     why: str = doc("the reason in words", "")
 
     def text(self) -> str:
@@ -48,8 +48,8 @@ class LayersPlaced(_Capturing):
     PART = "PLACE"
     LEVEL = "I"
 
-    pattern: str = doc("MISSING: what was asked for and matches no layer", "")
-    place: str = doc("PLACE: the part of the root in which it was looked for, as it fits nowhere else", "")
+    pattern: str = doc("the requested pattern", "")
+    place: str = doc("path of the submodule in which the pattern matched; it matches nowhere else", "")
     root: str = doc("class of the root module", "")
 
     def text(self) -> str:
@@ -84,14 +84,14 @@ class CaptureDone(_Capturing):
     PART = "DONE"
     LEVEL = "I"
 
-    datapoints: int = doc("passes that were written", 0)
-    bytes: int = doc("bytes of tensors in them", 0)
-    dropped: dict[str, int] | None = doc("what was left out: reason -> passes")
+    datapoints: int = doc("number of passes written", 0)
+    bytes: int = doc("total size of their tensors in bytes", 0)
+    dropped: dict[str, int] | None = doc("passes that were not captured: reason -> number of passes")
     skipped: dict[str, str] | None = doc(
-        "what of layers could not be kept, or did not come: path -> reason, at most eight"
+        "layers whose tensors could not be captured or never appeared: path -> reason, at most eight"
     )
-    skips: int | None = doc("how often something could not be kept, over all passes")
-    not_executed: list[str] | None = doc("layers asked for that ran in no captured pass, at most 64")
+    skips: int | None = doc("number of such failures over all passes")
+    not_executed: list[str] | None = doc("requested layers that ran in no captured pass, at most 64")
     waited_s: float | None = doc("how long the program waited for the disk")
     why: str | None = doc("the reason in words")
 
@@ -103,7 +103,7 @@ class CaptureDone(_Capturing):
         if self.dropped:
             text += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in self.dropped.items())}"
         if self.skipped:
-            text += f"; not kept, {format_count(self.skips or 0, 'time')}: "
+            text += f"; not captured, {format_count(self.skips or 0, 'time')}: "
             text += ", ".join(f"{path} ({why})" for path, why in self.skipped.items())
         if self.not_executed:
             more = " ..." if len(self.not_executed) > 8 else ""

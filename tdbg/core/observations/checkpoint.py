@@ -27,9 +27,9 @@ class _File(_OfCheckpoint):
     path: str = doc("file or folder; empty for memory", "")
     size_mb: float | None = doc("its size")
     took_s: float = doc("seconds it took", 0.0)
-    entries: list[str] | None = doc("names at the top of what was saved or loaded, at most eight")
+    entries: list[str] | None = doc("top-level keys of what was saved or loaded, at most eight")
     tensors: int | None = doc("tensors in it")
-    steps: dict[str, int] = doc("whole numbers recorded in it: step, epoch, ...", factory=dict)
+    steps: dict[str, int] = doc("counters stored in it: step, epoch, ...", factory=dict)
 
     def text(self) -> str:
         """Where, how much, how long, and the numbers in it."""
@@ -61,7 +61,7 @@ class SaveFailed(_Warning):
 
     call: str = doc("the function that saved or loaded", "")
     path: str = doc("file or folder; empty for memory", "")
-    size_mb: float | None = doc("what is left of it")
+    size_mb: float | None = doc("size of the incomplete file or folder")
     took_s: float = doc("seconds it took", 0.0)
     error: str = doc("why a save or load failed", "")
 
@@ -82,24 +82,24 @@ class StateLoaded(_OfCheckpoint):
     PART = "STATE"
 
     module: str = doc("class of the module that was loaded into", "")
-    strict: bool = doc("keys had to fit", True)
-    keys: int = doc("keys of the module's state", 0)
-    given: int = doc("keys that were offered", 0)
-    placed: int = doc("how many of them found their place", 0)
-    missing: list[str] | None = doc("keys of the module that were not offered, at most eight")
-    missing_count: int = doc("how many there are", 0)
-    unexpected: list[str] | None = doc("keys that were offered and have no place, at most eight")
-    unexpected_count: int = doc("how many there are", 0)
-    prefix: str | None = doc("the beginning that all of these carry")
-    lacks: str | None = doc("the beginning that all of these lack")
-    prefixed: int | None = doc("keys that would fit without it, or with it")
-    renamed: list[str] | None = doc("keys that fit another by ending and shape, at most eight")
-    resized: list[str] | None = doc("keys with another shape than the module's, at most eight")
-    file: str | None = doc("the file whose keys were compared with what was offered")
-    file_prefix: str | None = doc("a beginning that was taken off on the way from the file")
-    file_renamed: list[str] | None = doc("keys that were renamed on the way, at most eight")
-    file_resized: list[str] | None = doc("keys whose shape was changed on the way (interpolated, say), at most eight")
-    file_left_out: int | None = doc("keys of the file that were not offered")
+    strict: bool = doc("true if every key had to match (strict=True)", True)
+    keys: int = doc("number of keys in the module's state", 0)
+    given: int = doc("number of keys in the state dict that was loaded", 0)
+    placed: int = doc("number of these keys that were loaded into the module", 0)
+    missing: list[str] | None = doc("keys of the module that the state dict lacks, at most eight")
+    missing_count: int = doc("number of missing keys", 0)
+    unexpected: list[str] | None = doc("keys of the state dict that the module lacks, at most eight")
+    unexpected_count: int = doc("number of unexpected keys", 0)
+    prefix: str | None = doc("prefix that keys of the state dict carry")
+    lacks: str | None = doc("prefix that keys of the state dict lack")
+    prefixed: int | None = doc("number of keys that would match without that prefix, or with it")
+    renamed: list[str] | None = doc("unexpected keys that match a missing one by ending and shape, at most eight")
+    resized: list[str] | None = doc("keys whose shape differs from the module's, at most eight")
+    file: str | None = doc("the file whose keys were compared with the state dict")
+    file_prefix: str | None = doc("prefix that the program removed from the file's keys before loading them")
+    file_renamed: list[str] | None = doc("keys that the program renamed before loading them, at most eight")
+    file_resized: list[str] | None = doc("keys whose tensors the program resized (interpolated, say), at most eight")
+    file_left_out: int | None = doc("number of keys of the file that are not in the state dict")
     error: str | None = doc("why the load failed")
 
     @property
@@ -125,22 +125,22 @@ class StateLoaded(_OfCheckpoint):
         if self.prefixed:
             all_of = "all" if self.prefixed >= self.given else f"{self.prefixed} of"
             text += f"; {all_of} {format_count(self.given, 'given key')} {'carry' if self.prefix else 'lack'} the prefix {self.prefix or self.lacks}"
-        text += f"; {len(self.renamed)} may be renamed: {join_limited(self.renamed, 3)}" if self.renamed else ""
+        text += f"; {len(self.renamed)} may have been renamed: {join_limited(self.renamed, 3)}" if self.renamed else ""
         return text + (
-            f"; {len(self.resized)} of another shape: {join_limited(self.resized, 3)}" if self.resized else ""
+            f"; {len(self.resized)} with a different shape: {join_limited(self.resized, 3)}" if self.resized else ""
         )
 
     def _describe_conversion(self) -> str:
         parts = []
         if self.file_prefix:
-            parts.append(f"the prefix {self.file_prefix} taken off")
+            parts.append(f"prefix {self.file_prefix} removed")
         if self.file_renamed:
             parts.append(f"{len(self.file_renamed)} renamed: {join_limited(self.file_renamed, 3)}")
         if self.file_resized:
             parts.append(f"{len(self.file_resized)} resized: {join_limited(self.file_resized, 3)}")
         if self.file_left_out:
             parts.append(f"{self.file_left_out} left out")
-        return f"; on the way from {self.file or 'memory'}: {', '.join(parts)}" if parts else ""
+        return f"; changed after reading {self.file or 'memory'}: {', '.join(parts)}" if parts else ""
 
 
 class PartlyLoaded(_Warning):
@@ -149,16 +149,16 @@ class PartlyLoaded(_Warning):
     PART = "PARTIAL"
 
     module: str = doc("class of the module that was loaded into", "")
-    keys: int = doc("keys of the module's state", 0)
-    given: int = doc("keys that were offered", 0)
-    placed: int = doc("how many of them found their place", 0)
-    missing: list[str] = doc("keys of the module that were not offered, at most eight", factory=list)
-    missing_count: int = doc("how many there are", 0)
-    unexpected: list[str] = doc("keys that were offered and have no place, at most eight", factory=list)
-    unexpected_count: int = doc("how many there are", 0)
-    prefix: str = doc("the beginning that all of these carry", "")
-    lacks: str = doc("the beginning that all of these lack", "")
-    prefixed: int = doc("keys that would fit without it, or with it", 0)
+    keys: int = doc("number of keys in the module's state", 0)
+    given: int = doc("number of keys in the state dict that was loaded", 0)
+    placed: int = doc("number of these keys that were loaded into the module", 0)
+    missing: list[str] = doc("keys of the module that the state dict lacks, at most eight", factory=list)
+    missing_count: int = doc("number of missing keys", 0)
+    unexpected: list[str] = doc("keys of the state dict that the module lacks, at most eight", factory=list)
+    unexpected_count: int = doc("number of unexpected keys", 0)
+    prefix: str = doc("prefix that keys of the state dict carry", "")
+    lacks: str = doc("prefix that keys of the state dict lack", "")
+    prefixed: int = doc("number of keys that would match without that prefix, or with it", 0)
 
     described: str = ""  # the keys in words: for the line alone
 
@@ -173,10 +173,10 @@ class RunResumed(_OfCheckpoint):
     PART = "RESUME"
 
     path: str = doc("file or folder; empty for memory", "")
-    steps: dict[str, int] = doc("whole numbers recorded in it: step, epoch, ...", factory=dict)
+    steps: dict[str, int] = doc("counters stored in it: step, epoch, ...", factory=dict)
     restored: list[str] = doc("what was restored: model, optimizer, scheduler", factory=list)
-    optimizer_step: float | None = doc("updates that the restored optimizer has counted")
-    scheduler_step: int | None = doc("steps that the scheduler in the file had counted")
+    optimizer_step: float | None = doc("number of updates stored in the restored optimizer")
+    scheduler_step: int | None = doc("number of steps stored in the scheduler of the file")
     fault: str = doc("what is wrong: optimizer, scheduler or counter", "")
 
     @property
@@ -189,11 +189,11 @@ class RunResumed(_OfCheckpoint):
         text = f"resumed from {self.path or 'memory'}: {' and '.join(self.restored)} restored"
         text += f"; recorded {_format_steps(self.steps)}" if self.steps else ""
         if self.optimizer_step is not None:
-            text += f"; the optimizer has counted {format_count(int(self.optimizer_step), 'update')}"
+            text += f"; optimizer state after {format_count(int(self.optimizer_step), 'update')}"
         if self.fault == "scheduler":
             text += f"; the scheduler's state (at step {self.scheduler_step}) was left in the file"
         if self.fault == "optimizer":
-            text += "; but another optimizer updates"
+            text += "; but a different optimizer updates the weights"
         return text
 
 
@@ -203,16 +203,16 @@ class OptimizerNotResumed(_Warning):
     PART = "OPTIMIZER"
 
     path: str = doc("file or folder; empty for memory", "")
-    optimizer: str = doc("class of the optimizer that updates", "")
-    steps: dict[str, int] = doc("whole numbers recorded in it: step, epoch, ...", factory=dict)
-    sign: str = doc("what shows that the run goes on: a scheduler, or the counter of the next save", "")
+    optimizer: str = doc("class of the optimizer that updates the weights", "")
+    steps: dict[str, int] = doc("counters stored in it: step, epoch, ...", factory=dict)
+    sign: str = doc("evidence that the run continues: a scheduler, or the counter of the next save", "")
 
     def text(self) -> str:
         """What was left in the file, and why it is missed."""
         recorded = f"; recorded {_format_steps(self.steps)}" if self.steps else ""
         return (
-            f"the model was loaded from {self.path or 'memory'} and goes on ({self.sign}), while {self.optimizer} begins"
-            f" without the state that the file holds{recorded}"
+            f"training continues with the model from {self.path or 'memory'} ({self.sign}), but {self.optimizer}"
+            f" starts without the state in the file{recorded}"
         )
 
 
@@ -223,14 +223,14 @@ class CounterBehind(_Warning):
 
     path: str = doc("file or folder; empty for memory", "")
     fault: str = doc("what is wrong: optimizer, scheduler or counter", "counter")
-    name: str = doc("the counter that began anew", "")
+    name: str = doc("the counter that restarted", "")
     recorded: int = doc("its value in the file that was loaded", 0)
     saved: int = doc("its value in the next save", 0)
 
     def text(self) -> str:
         """Both values of the counter."""
         where = self.path or "memory"
-        return f"{self.name} is {self.saved} in {where}, and was {self.recorded} in the checkpoint resumed from"
+        return f"{self.name} is {self.saved} in {where} but was {self.recorded} in the checkpoint it resumed from"
 
 
 class SaveMissed(_Warning):
@@ -239,12 +239,12 @@ class SaveMissed(_Warning):
     PART = "MISSED"
     EVIDENCE = Evidence.STATISTICAL
 
-    every_steps: int = doc("steps between saves so far", 0)
+    every_steps: int = doc("number of steps between the saves so far", 0)
     last_step: int = doc("the step of the last save", 0)
 
     def text(self) -> str:
         """Since when, and how often before."""
-        return f"nothing was saved since step {self.last_step}, after a save every {format_count(self.every_steps, 'step')} before"
+        return f"nothing saved since step {self.last_step}; before that, every {format_count(self.every_steps, 'step')}"
 
 
 def _format_steps(steps: dict[str, int]) -> str:

@@ -18,13 +18,13 @@ class CompilerGaveUp(Observed):
     )
     limit_reasons: list[str] = doc("the guard that failed last, for each of them", factory=list)
     failed: list[str] = doc("functions that could not be compiled, with their lines, at most eight", factory=list)
-    fail_reasons: list[str] = doc("why, for each of them", factory=list)
-    graphs: int = doc("graphs that were compiled so far", 0)
+    fail_reasons: list[str] = doc("why compiling each of them failed", factory=list)
+    graphs: int = doc("number of graphs compiled so far", 0)
 
     def text(self) -> str:
         """Which functions, and why."""
         limit = [
-            f"{where} is at the recompile limit ({why})"
+            f"{where} reached the recompile limit ({why})"
             for where, why in zip(self.at_limit, self.limit_reasons, strict=False)
         ]
         failed = [
@@ -40,9 +40,9 @@ class GraphBreaks(Observed):
     PART = "BREAKS"
     EVIDENCE = Evidence.LOCATED
 
-    breaks: int = doc("places where a graph ends early", 0)
-    graphs: int = doc("graphs that were compiled so far", 0)
-    reasons: list[str] = doc("why, the most frequent first, at most eight", factory=list)
+    breaks: int = doc("number of graph breaks", 0)
+    graphs: int = doc("number of graphs compiled so far", 0)
+    reasons: list[str] = doc("reasons of the graph breaks, the most frequent first, at most eight", factory=list)
 
     def text(self) -> str:
         """How many, and why."""

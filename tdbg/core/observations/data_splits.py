@@ -31,18 +31,18 @@ class InputRanges(Observed):
     dataset: str = doc("class of the dataset", "")
     feed: int = doc("number of the loader, from 1 in the order of their first batches", 0)
     use: str = doc("training or evaluation", "")
-    looks: int = doc("batches looked at", 0)
+    looks: int = doc("number of batches checked", 0)
     loaded: list[InputRow] = doc(
-        "figures of each float input as the loader gives it: least and greatest element, mean and deviation of a batch",
+        "per float input from the loader: least and greatest element, mean and standard deviation of a batch",
         factory=list,
     )
-    given: list[InputRow] = doc("the same of what the model is called with", factory=list)
+    given: list[InputRow] = doc("the same for the inputs that the model is called with", factory=list)
 
     def text(self) -> str:
         """The range and the deviation of each input."""
         rows = (
             f"{row['name'] or 'input'} {format_number(row['low'])} to {format_number(row['high'])},"
-            f" deviation {format_number(row['least_std'])} to {format_number(row['most_std'])}"
+            f" standard deviation {format_number(row['least_std'])} to {format_number(row['most_std'])}"
             for row in self.loaded
         )
         return f"{self.dataset}, {self.use}, {format_count(self.looks, 'batch')}: {'; '.join(rows)}"
@@ -59,20 +59,21 @@ class SharedSamples(Observed):
     feed: int = doc("number of the loader, from 1 in the order of their first batches", 0)
     trained: str = doc("class of the dataset of the loader that trains", "")
     is_same: bool = doc("both loaders read the same dataset object", False)
-    indices: int | None = doc("of subsets of one dataset: indices of the evaluated one that were compared")
-    shared_indices: int | None = doc("of them, those that the one for training has as well")
-    samples: int = doc("samples of the evaluated loader that were compared by a checksum of their content", 0)
-    shared: int = doc("of them, those that were seen in training", 0)
-    trained_samples: int = doc("different samples of the training loader seen so far", 0)
-    trained_length: int | None = doc("samples in the training dataset, if it says so")
+    indices: int | None = doc("number of evaluation indices compared, if both loaders read subsets of one dataset")
+    shared_indices: int | None = doc("number of these that the training subset also has")
+    samples: int = doc("number of evaluation samples compared by a checksum of their content", 0)
+    shared: int = doc("number of these that were also seen in training", 0)
+    trained_samples: int = doc("number of distinct training samples seen so far", 0)
+    trained_length: int | None = doc("length of the training dataset, if it has one")
 
     def text(self) -> str:
         """How many samples are shared."""
-        text = f"{self.dataset}: {self.shared} of {format_count(self.samples, 'sample', 'was')} among {self.trained_samples} of training"
+        trained = format_count(self.trained_samples, "training sample")
+        text = f"{self.dataset}: {self.shared} of {format_count(self.samples, 'sample', 'was')} among {trained}"
         if self.is_same:
-            text += "; it is the dataset of training"
+            text += "; it is the training dataset"
         if self.indices:
-            text += f"; {self.shared_indices} of {format_count(self.indices, 'index', 'is')} those of training"
+            text += f"; {self.shared_indices} of {format_count(self.indices, 'index', 'is')} also in training"
         return text
 
 
@@ -86,10 +87,10 @@ class LabelOrder(Observed):
 
     dataset: str = doc("class of the dataset", "")
     label: str = doc("path of the labels", "")
-    batches: int = doc("batches in a row that were looked at", 0)
-    samples: int = doc("labels in them", 0)
-    classes: int = doc("different labels among them", 0)
-    single: int = doc("batches with one label only", 0)
+    batches: int = doc("number of consecutive batches checked", 0)
+    samples: int = doc("number of labels in these batches", 0)
+    classes: int = doc("number of distinct labels among them", 0)
+    single: int = doc("number of batches that hold a single label", 0)
     is_sorted: bool = doc("the labels rise, or fall, from the first to the last", False)
 
     def text(self) -> str:

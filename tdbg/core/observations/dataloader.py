@@ -24,17 +24,17 @@ class _Warning(_OfLoader):
 class LoaderSettings(_OfLoader):
     """How a loader was set up."""
 
-    length: int | None = doc("samples in it, if it says so")
-    batches: int | None = doc("batches in a pass, if known; at the end of a pass those handed out")
-    batch_size: int | None = doc("samples a batch as asked for")
+    length: int | None = doc("length of the dataset, if it has one")
+    batches: int | None = doc("number of batches in a pass, if known; at the end of a pass the number returned")
+    batch_size: int | None = doc("batch_size of the loader")
     samplers: list[str] | None = doc("classes of the batch sampler and the samplers in it")
     collate: str | None = doc("the collate function")
     drop_last: bool | None = doc("an incomplete last batch is left out")
     pinned: bool | None = doc("batches are copied to pinned memory")
     workers: int | None = doc("worker processes")
     replicas: int | None = doc("ranks that a DistributedSampler shares the samples among")
-    prefetch: int | None = doc("batches each worker makes ahead")
-    persistent: bool | None = doc("workers stay over passes")
+    prefetch: int | None = doc("number of batches that each worker prefetches")
+    persistent: bool | None = doc("workers stay alive between passes")
     start_method: str | None = doc("how workers are started: fork, spawn, forkserver")
 
 
@@ -46,8 +46,8 @@ class LoaderMade(LoaderSettings):
 
     subset_of: int | None = doc("length of the dataset that this is a subset of")
     split: list[int] | None = doc("lengths of the subsets of one dataset that were read from")
-    made_s: float | None = doc("from tdbg's waking to the loader: imports, model and datasets were built in it")
-    first_s: float | None = doc("from the iterator's making to its first batch: workers starting, the first fetch")
+    made_s: float | None = doc("time from tdbg's start to the loader's creation: imports, building model and datasets")
+    first_s: float | None = doc("time from creating the iterator to its first batch: workers start, first fetch")
 
     def text(self) -> str:
         """Every setting that is known, by name."""
@@ -63,16 +63,16 @@ class Batch(_OfLoader):
     PART = "BATCH"
 
     batch: int = doc("number of the batch in its pass, from 1", 0)
-    wait_ms: float = doc("wait for it", 0.0)
+    wait_ms: float = doc("time spent waiting for the batch", 0.0)
     names: list[str] | None = doc("paths of the batch's tensors; given when the kinds change")
     kinds: list[str] | None = doc("dtype, shape and device of each; given when they change")
-    low: list[Number | None] = doc("smallest element of a sample of each", factory=list)
-    high: list[Number | None] = doc("largest", factory=list)
-    mean: list[Number | None] = doc("mean", factory=list)
+    low: list[Number | None] = doc("smallest element in a sample of each tensor", factory=list)
+    high: list[Number | None] = doc("largest element in that sample", factory=list)
+    mean: list[Number | None] = doc("mean of that sample", factory=list)
     constant: list[str] = doc("tensors whose elements are all equal", factory=list)
     alike: list[str] = doc("tensors whose samples are all equal", factory=list)
     indices: list[int] | None = doc("the dataset's indices in the batch, at most eight")
-    in_order: float | None = doc("share of the indices that follow the one before: locality of access")
+    in_order: float | None = doc("share of the indices that are the previous index + 1 (locality of access), 0 to 1")
 
     described: tuple[str, ...] = ()  # each tensor in words: for the line alone
     taken: int = 0  # how many indices there were
@@ -90,9 +90,9 @@ class BatchRange(Observed):
     PART = "RANGE"
 
     names: list[str] = doc("paths of the batch's tensors; given when the kinds change", factory=list)
-    low: list[Number | None] = doc("smallest element of a sample of each", factory=list)
-    high: list[Number | None] = doc("largest", factory=list)
-    mean: list[Number | None] = doc("mean", factory=list)
+    low: list[Number | None] = doc("smallest element in a sample of each tensor", factory=list)
+    high: list[Number | None] = doc("largest element in that sample", factory=list)
+    mean: list[Number | None] = doc("mean of that sample", factory=list)
 
     def text(self) -> str:
         """The range of each tensor."""
@@ -106,28 +106,28 @@ class PassEnded(_OfLoader):
     PART = "EPOCH"
     LEVEL = "I"
 
-    passes: int = doc("passes over this loader begun", 0)
-    batches: int = doc("batches in a pass, if known; at the end of a pass those handed out", 0)
+    passes: int = doc("number of passes over this loader so far, the current one included", 0)
+    batches: int = doc("number of batches in a pass, if known; at the end of a pass the number returned", 0)
     median_ms: float = doc(
-        "median wait over the last 256 batches; without workers that is the time to make a batch", 0.0
+        "median wait over the last 256 batches; without workers this is the time to produce a batch", 0.0
     )
-    p95_ms: float = doc("95th percentile of it", 0.0)
-    max_ms: float = doc("longest of it", 0.0)
-    share: float = doc("part of the pass that went into waiting", 0.0)
-    looked: int = doc("batches of the pass that were looked at", 0)
-    repeats: int = doc("batches of the pass that came before in it", 0)
+    p95_ms: float = doc("95th percentile of these waits", 0.0)
+    max_ms: float = doc("longest of these waits", 0.0)
+    share: float = doc("share of the pass spent waiting, 0 to 1", 0.0)
+    looked: int = doc("number of batches of the pass that were checked", 0)
+    repeats: int = doc("number of batches that repeat an earlier batch of the pass", 0)
     label_low: int | None = doc("smallest label seen")
     label_high: int | None = doc("largest label seen")
-    classes: int | None = doc("different labels seen on sampled batches, at most 1,024")
-    cache_hits: int | None = doc("hits counted by the dataset")
-    cache_misses: int | None = doc("misses counted by the dataset")
+    classes: int | None = doc("number of distinct labels in the sampled batches, at most 1,024")
+    cache_hits: int | None = doc("cache hits counted by the dataset")
+    cache_misses: int | None = doc("cache misses counted by the dataset")
     subset_of: int | None = doc("length of the dataset that this is a subset of")
     split: list[int] | None = doc("lengths of the subsets of one dataset that were read from")
 
     def text(self) -> str:
         """Batches and waits, and what is known of labels, cache and split."""
         text = (
-            f"{self.dataset}: pass {self.passes} of {format_count(self.batches, 'batch')}, {self.share:.0%} of it waiting,"
+            f"{self.dataset}: pass {self.passes}, {format_count(self.batches, 'batch')}, {self.share:.0%} of it waiting,"
             f" waits {self.median_ms:.2f} ms median, {self.p95_ms:.2f} p95, {self.max_ms:.2f} max"
         )
         if self.label_low is not None:
@@ -148,24 +148,24 @@ class DataWait(LoaderSettings):
     EVIDENCE = Evidence.STATISTICAL
     LEVEL = "W"
 
-    use: str = doc("training or evaluation: whether updates were made of its batches", "")
-    share: float = doc("part of the time of the last 64 batches that went into waiting", 0.0)
+    use: str = doc("training or evaluation: whether its batches led to updates", "")
+    share: float = doc("share of the time of the last 64 batches spent waiting, 0 to 1", 0.0)
     whole_share: float | None = doc(
-        "part of the time since the first batch of any loader that went into waiting for this one"
+        "share of the time since the first batch of any loader spent waiting for this loader, 0 to 1"
     )
     count: int = doc("waits measured so far", 0)
-    cores: int = doc("cores this process may use", 0)
+    cores: int = doc("number of CPU cores this process may use", 0)
     median_ms: float = doc(
-        "median wait over the last 256 batches; without workers that is the time to make a batch", 0.0
+        "median wait over the last 256 batches; without workers this is the time to produce a batch", 0.0
     )
-    p95_ms: float = doc("95th percentile of it", 0.0)
-    max_ms: float = doc("longest of it", 0.0)
+    p95_ms: float = doc("95th percentile of these waits", 0.0)
+    max_ms: float = doc("longest of these waits", 0.0)
 
     def text(self) -> str:
         """Both shares, and the number of workers."""
         of_the_run = f", {self.whole_share:.0%} of the run's time" if self.whole_share is not None else ""
         return (
-            f"{self.dataset}, {self.use}: {self.share:.0%} of the time from batch to batch went into waiting for them"
+            f"{self.dataset}, {self.use}: {self.share:.0%} of the time between batches was spent waiting"
             f" (median {self.median_ms:.1f} ms){of_the_run}, {format_count(self.workers or 0, 'worker')}"
         )
 
@@ -177,16 +177,16 @@ class SlowStart(LoaderSettings):
     EVIDENCE = Evidence.STATISTICAL
     LEVEL = "W"
 
-    use: str = doc("training or evaluation: whether updates were made of its batches", "")
-    starting: float = doc("part of the time that went into waiting for the first batches of passes", 0.0)
-    first_s: float | None = doc("from the iterator's making to its first batch: workers starting, the first fetch")
-    count: int = doc("passes begun", 0)
-    cores: int = doc("cores this process may use", 0)
+    use: str = doc("training or evaluation: whether its batches led to updates", "")
+    starting: float = doc("share of the time spent waiting for the first batch of a pass, 0 to 1", 0.0)
+    first_s: float | None = doc("time from creating the iterator to its first batch: workers start, first fetch")
+    count: int = doc("number of passes started", 0)
+    cores: int = doc("number of CPU cores this process may use", 0)
 
     def text(self) -> str:
         """The share, and the time of each start."""
         each = f" ({self.first_s:.1f} s each)" if self.first_s is not None else ""
-        return f"{self.dataset}: {self.starting:.0%} of the time went into waiting for the first batch of a pass{each}"
+        return f"{self.dataset}: {self.starting:.0%} of the time was spent waiting for the first batch of a pass{each}"
 
 
 class RepeatedBatch(_Warning):
@@ -195,17 +195,17 @@ class RepeatedBatch(_Warning):
     PART = "REPEAT"
 
     batch: int = doc("number of the batch in its pass, from 1", 0)
-    first: int = doc("number of the batch that came again", 0)
-    repeats: int = doc("batches of the pass that came before in it", 0)
-    compared: int = doc("batches of the pass that were compared with those before", 0)
-    iterable: bool = doc("the dataset is a stream: each worker must read its own part of it", False)
+    first: int = doc("number of the earlier batch that it repeats", 0)
+    repeats: int = doc("number of batches that repeat an earlier batch of the pass", 0)
+    compared: int = doc("number of batches of the pass that were compared with earlier ones", 0)
+    iterable: bool = doc("the dataset is iterable-style: each worker must read its own part of it", False)
     workers: int = doc("worker processes", 0)
     indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
 
     def text(self) -> str:
         """Which batch came again, and how many did."""
         return (
-            f"{self.dataset}: batch {self.batch} holds what batch {self.first} held: {self.repeats} of"
+            f"{self.dataset}: batch {self.batch} repeats batch {self.first}: {self.repeats} of"
             f" {format_count(self.compared, 'batch')} compared are repeats in this pass"
         )
 
@@ -216,11 +216,11 @@ class ConstantInput(_Warning):
     PART = "CONSTANT"
 
     batch: int = doc("number of the batch in its pass, from 1", 0)
-    tensor: str = doc("path of the tensor it is about", "")
-    count: int = doc("batches that are so", 0)
-    looked: int = doc("batches of the pass that were looked at", 0)
+    tensor: str = doc("path of the tensor in the batch", "")
+    count: int = doc("number of batches in which the tensor is constant or repeats one sample", 0)
+    looked: int = doc("number of batches of the pass that were checked", 0)
     constant: list[str] = doc("tensors whose elements are all equal", factory=list)
-    low: list[Number | None] = doc("smallest element of a sample of each", factory=list)
+    low: list[Number | None] = doc("smallest element in a sample of each tensor", factory=list)
     indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
 
     @property
@@ -230,8 +230,8 @@ class ConstantInput(_Warning):
 
     def text(self) -> str:
         """Which tensor, how, and in how many batches."""
-        what = f"is {self.constant_value} all over" if self.constant else "holds one sample over and over"
-        return f"{self.dataset}: {self.tensor} {what} in {self.count} of {format_count(self.looked, 'batch')} looked at"
+        what = f"is {self.constant_value} everywhere" if self.constant else "repeats one sample"
+        return f"{self.dataset}: {self.tensor} {what} in {self.count} of {format_count(self.looked, 'batch')} checked"
 
 
 class BadValues(_Warning):
@@ -240,7 +240,7 @@ class BadValues(_Warning):
     PART = "NONFINITE"
     EVIDENCE = Evidence.LOCATED
 
-    tensor: str = doc("path of the tensor it is about", "")
+    tensor: str = doc("path of the tensor in the batch", "")
     kind: str = doc("nan, inf or nan+inf", "")
     count: int = doc("elements that are not finite", 1)
     batch: int = doc("number of the batch in its pass, from 1", 0)
@@ -272,7 +272,7 @@ class LabelsOutside(_Warning):
     def text(self) -> str:
         """The labels' range and the number of classes."""
         return (
-            f"{self.dataset}: labels {self.label} from {self.label_low} to {self.label_high}, while the model's output"
+            f"{self.dataset}: labels {self.label} from {self.label_low} to {self.label_high}, but the model's output"
             f" has {format_count(self.width, 'class')}"
         )
 
@@ -284,13 +284,13 @@ class SamplerNotSet(_Warning):
     EVIDENCE = Evidence.LOCATED
 
     sampler_epoch: int | None = doc("the epoch set in the DistributedSampler")
-    passes: int = doc("passes over this loader begun", 0)
-    before: int = doc("the training pass before that had the same order", 0)
+    passes: int = doc("number of passes over this loader so far, the current one included", 0)
+    before: int = doc("number of the earlier training pass with the same order", 0)
 
     def text(self) -> str:
         """Which passes have one order."""
         return (
-            f"{self.dataset}: pass {self.passes} takes the samples in the order of pass {self.before}: set_epoch was"
+            f"{self.dataset}: pass {self.passes} has the same sample order as pass {self.before}: set_epoch was"
             " not called"
         )
 

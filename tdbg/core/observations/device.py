@@ -11,20 +11,20 @@ class StepPlaces(Observed):
     PROBE = "device"
 
     inputs: list[str] = doc("device and dtype of the root's inputs, at most eight", factory=list)
-    output: str = doc("device and dtype of its first output", "")
+    output: str = doc("device and dtype of the root's first output", "")
     loss: str = doc("device and dtype of the loss", "")
-    syncs: int | None = doc("calls that wait for an accelerator (on the CPU: that would)")
+    syncs: int | None = doc("number of calls that wait for the accelerator (on the CPU: that would wait on one)")
     copies: int | None = doc("tensors copied between devices")
-    copied_mb: float | None = doc("how much that was")
+    copied_mb: float | None = doc("size of these copies")
     conversions: int | None = doc("tensors converted to another dtype")
-    lines: list[str] | None = doc("the lines of the program that did most of it, at most eight")
-    over: list[str] | None = doc("lines that did so at least DEVICE.syncs times in the step, on an accelerator")
-    parameters: dict[str, int] | None = doc(
-        "how many parameters there are of each dtype and device; given when it changes"
+    lines: list[str] | None = doc("program lines that waited or copied most often, at most eight")
+    over: list[str] | None = doc(
+        "lines that waited or copied at least DEVICE.syncs times in the step (accelerator only)"
     )
+    parameters: dict[str, int] | None = doc("number of parameters of each dtype and device; given when it changes")
     buffers: dict[str, int] | None = doc("the same for buffers")
     accelerator: bool | None = doc("the model is on an accelerator")
-    accelerators: int | None = doc("accelerators the process can see")
+    accelerators: int | None = doc("number of accelerators visible to the process")
 
     kinds: str = ""  # of the parameters, whether they changed or not: for the line alone
     waits: bool = False  # on an accelerator
@@ -61,10 +61,10 @@ class MixedDtypes(_Warning):
 
     what: str = doc("dtype or device", "dtype")
     odd: list[str] = doc("the parameters and buffers that are unlike the rest, at most eight", factory=list)
-    odd_count: int = doc("how many there are", 1)
-    odd_kind: str = doc("what they are", "")
-    common_kind: str = doc("what most of them are", "")
-    effect: str = doc("what became of it, if it was seen", "")
+    odd_count: int = doc("number of these parameters and buffers", 1)
+    odd_kind: str = doc("their dtype or device", "")
+    common_kind: str = doc("dtype or device of most parameters", "")
+    effect: str = doc("what it led to, if that was observed", "")
 
     def text(self) -> str:
         """Which, what they are, and what the others are."""
@@ -86,8 +86,8 @@ class AcceleratorIdle(_Warning):
 
     PART = "IDLE"
 
-    accelerators: int = doc("accelerators the process can see", 1)
+    accelerators: int = doc("number of accelerators visible to the process", 1)
 
     def text(self) -> str:
         """How many there are."""
-        return f"{format_count(self.accelerators, 'accelerator')} can be used, and the model trains on the CPU"
+        return f"{format_count(self.accelerators, 'accelerator')} available, but the model trains on the CPU"

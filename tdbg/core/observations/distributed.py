@@ -45,15 +45,15 @@ class ProcessGroupMade(_OfGroups):
     backend: str = doc("the backend of the world's group", "")
     world_size: int = doc("number of ranks", 1)
     rank: int = doc("this rank", 0)
-    seconds: float = doc("what the call took", 0.0)
-    timeout_s: float | None = doc("after which a collective fails, if it is known")
-    late: bool | None = doc("true if the group was there before tdbg looked")
+    seconds: float = doc("duration of the call", 0.0)
+    timeout_s: float | None = doc("timeout of collectives, if known")
+    late: bool | None = doc("true if the group existed before tdbg started to watch")
 
     def text(self) -> str:
         """Backend, rank, time and timeout."""
         text = f"{self.backend}, rank {self.rank} of {self.world_size}, in {self.seconds:.3f} s"
         text += f", timeout {self.timeout_s:g} s" if self.timeout_s is not None else ""
-        return text + (" (it was there before)" if self.late else "")
+        return text + (" (created before tdbg started to watch)" if self.late else "")
 
 
 class ProcessGroupDestroyed(_OfGroups):
@@ -62,12 +62,12 @@ class ProcessGroupDestroyed(_OfGroups):
     PART = "DESTROY"
     LEVEL = "I"
 
-    seconds: float = doc("what the call took", 0.0)
+    seconds: float = doc("duration of the call", 0.0)
     calls: int = doc("collectives in the whole run", 0)
-    bytes: int = doc("what this rank gave to them", 0)
+    bytes: int = doc("bytes that this rank passed to them", 0)
     ms: float = doc("host time inside them", 0.0)
     ops: list[FunctionFigures] = doc(
-        "by function, those that took longest first: op, calls, bytes, ms; at most eight", factory=list
+        "per function, the slowest first: op, calls, bytes, ms; at most eight", factory=list
     )
 
     def text(self) -> str:
@@ -97,7 +97,7 @@ class CallOrder(_OfGroups):
     PART = "ORDER"
 
     groups: list[GroupOrder] = doc(
-        "by group: group, size, ranks (of a smaller one), since (0, or the step that calls are counted from), marks"
+        "per group: group, size, ranks (if not the world), since (0, or the step that counting began at), marks"
         " ([first call, last call, crc32, their steps] of each chunk), chunks (crc32 -> [[call, times]])",
         factory=list,
     )
@@ -116,17 +116,17 @@ class StepCollectives(_OfGroups):
     EVIDENCE = Evidence.LOCAL
 
     calls: int = doc("collectives that returned in the step", 0)
-    bytes: int = doc("what this rank gave to them", 0)
+    bytes: int = doc("bytes that this rank passed to them", 0)
     ms: float = doc("host time inside them", 0.0)
     ops: list[FunctionFigures] = doc(
-        "by function, those that took longest first: op, calls, bytes, ms; at most eight", factory=list
+        "per function, the slowest first: op, calls, bytes, ms; at most eight", factory=list
     )
     longest: str = doc("the function of the longest call", "")
-    longest_ms: float = doc("its time", 0.0)
-    ddp_buckets: int | None = doc("buckets of the DistributedDataParallel models")
-    ddp_bytes: int | None = doc("bytes of their gradients")
-    ddp_comm_ms: float | None = doc("mean time that their all-reduces took")
-    ddp_overlap_ms: float | None = doc("the part of it that was hidden behind backward")
+    longest_ms: float = doc("duration of the longest call", 0.0)
+    ddp_buckets: int | None = doc("number of gradient buckets of the DistributedDataParallel models")
+    ddp_bytes: int | None = doc("total size of the gradients in these buckets")
+    ddp_comm_ms: float | None = doc("mean time of the all-reduces of these buckets")
+    ddp_overlap_ms: float | None = doc("the part of that time that overlapped with backward")
 
     def text(self) -> str:
         """Calls, bytes and time; the longest call; DDP's buckets."""
@@ -149,16 +149,16 @@ class QuietRank(_OfGroups):
         "device (the host may wait for the accelerator), init or elsewhere",
         "",
     )
-    op: str = doc("the function, where one is running", "")
-    began_t: float | None = doc("since when, wall clock")
-    group: str | None = doc("its group")
+    op: str = doc("the function that is running, if any", "")
+    began_t: float | None = doc("when it began, wall clock, seconds since 1970")
+    group: str | None = doc("process group of that function")
     size: int | None = doc("ranks of that group")
     ranks: list[int] | None = doc("the ranks of that group, if it is not the world; at most 64")
     number: int | None = doc(
         "number of the call on the group, from 1, where all ranks count from the group's beginning"
     )
-    counts: dict[str, int] | None = doc("calls begun on each group, likewise; at most eight groups")
-    quiet_s: float = doc("how long nothing has happened", 0.0)
+    counts: dict[str, int] | None = doc("number of calls begun on each group, counted likewise; at most eight groups")
+    quiet_s: float = doc("time without any progress", 0.0)
     where: str = doc("the program's own line that the training thread is at", "")
     stacks: str | None = doc("the file with the stacks of all threads")
     flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
@@ -174,13 +174,13 @@ class QuietRank(_OfGroups):
             "collective": f"in {self.op}",
             "init": "in init_process_group",
             "wait": f"waiting for {self.op}",
-            "backward": "in backward, whose gradients are reduced over the ranks",
-            "device": "no call and no step, perhaps waiting for the device",
-            "elsewhere": "in no collective and no step has ended",
+            "backward": "in a backward pass that reduces gradients over the ranks",
+            "device": "no collective and no finished step, perhaps waiting for the device",
+            "elsewhere": "no collective is running and no step has finished",
         }.get(self.state, self.state)
         place = f" (call {self.number} on {self.group})" if self.group and self.number else ""
         files = f"; stacks: {self.stacks}" if self.stacks else ""
-        return f"quiet for {self.quiet_s:.1f} s: {doing}{place}, at {self.where}{files}"
+        return f"no progress for {self.quiet_s:.1f} s: {doing}{place}, at {self.where}{files}"
 
 
 class RankResumed(_OfGroups):
@@ -189,10 +189,10 @@ class RankResumed(_OfGroups):
     PART = "RESUMED"
     LEVEL = "W"
 
-    op: str = doc("the function, where one was running", "")
-    began_t: float | None = doc("since when, wall clock")
-    quiet_s: float = doc("how long that was", 0.0)
+    op: str = doc("the function that was running, if any", "")
+    began_t: float | None = doc("when it began, wall clock, seconds since 1970")
+    quiet_s: float = doc("time without any progress before", 0.0)
 
     def text(self) -> str:
         """After how long, and of what."""
-        return f"went on after {self.quiet_s:.1f} s" + (f" of {self.op}" if self.op else "")
+        return f"resumed after {self.quiet_s:.1f} s" + (f" of {self.op}" if self.op else "")

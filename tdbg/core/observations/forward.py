@@ -18,16 +18,16 @@ class ModuleOutputs(ModuleLook):
     shapes: list[list[int]] | None = doc("the shapes of their outputs; given with the paths")
     dtypes: list[str] | None = doc("the dtypes of their outputs; given with the paths")
     devices: list[str] | None = doc("the devices of their outputs; given with the paths")
-    rms: list[Number | None] = doc("root mean square of each output", factory=list)
-    mean: Column = doc("mean of a sample of each output")
+    rms: list[Number | None] = doc("root mean square of each module's output", factory=list)
+    mean: Column = doc("mean of a sample of each output's elements")
     std: Column = doc("standard deviation of the sample")
     min: Column = doc("smallest element of the sample")
     max: Column = doc("largest element of the sample")
-    zero_share: Column = doc("share of the sample that is zero")
+    zero_share: Column = doc("share of the sample that is zero, 0 to 1")
     bad: list[str] | None = doc("modules whose output is not finite, at most eight")
-    dead: list[str] | None = doc("leaf modules whose output is zero all over, at most eight")
+    dead: list[str] | None = doc("leaf modules whose output is all zero, at most eight")
     loss: Number | None = doc("the step's loss")
-    calls: int = doc("calls of modules in the step", 0)
+    calls: int = doc("number of module calls in the step", 0)
 
     extremes: str = ""  # which outputs are smallest and largest: for the line alone
     bad_count: int = 0
@@ -60,12 +60,12 @@ class AutocastIgnored(Observed):
     EVIDENCE = Evidence.LOCATED
     LEVEL = "W"
 
-    device: str = doc("the kind of device that autocast is on for", "")
+    device: str = doc("device type for which autocast is on", "")
     dtype: str = doc("the dtype that it casts to", "")
-    layers: list[str] = doc("layers that were looked at, at most eight", factory=list)
-    layer_count: int = doc("how many there were", 0)
-    layer_device: str = doc("the kind of device that they ran on", "")
-    looks: int = doc("looks in a row", 0)
+    layers: list[str] = doc("layers that were checked, at most eight", factory=list)
+    layer_count: int = doc("number of layers that were checked", 0)
+    layer_device: str = doc("device type on which these layers ran", "")
+    looks: int = doc("number of consecutive looks that found this", 0)
 
     def text(self) -> str:
         """How many, and where."""

@@ -33,28 +33,28 @@ class GradientNorms(Observed):
     ALWAYS = ("total",)
 
     total: Number | None = doc("total L2 norm before clipping")
-    total_after: Number | None = doc("total L2 norm after clipping, where it follows from the limit")
+    total_after: Number | None = doc("total L2 norm after clipping, if it can be derived from the limit")
     clip_limit: float | None = doc("the limit given to clip_grad_norm_")
-    clip_factor: Number | None = doc("what clipping multiplied every gradient by")
-    parameters: int = doc("parameters the norms are of", 0)
-    largest: Number | None = doc("the largest norm of a parameter")
-    largest_name: str | None = doc("whose it is")
+    clip_factor: Number | None = doc("factor by which clipping scaled every gradient")
+    parameters: int = doc("number of parameters whose gradient norms were read", 0)
+    largest: Number | None = doc("the largest gradient norm of a parameter")
+    largest_name: str | None = doc("name of the parameter with the largest norm")
     smallest: Number | None = doc("the smallest norm above zero")
-    smallest_name: str | None = doc("whose it is")
+    smallest_name: str | None = doc("name of the parameter with the smallest norm")
     none: list[str] | None = doc("trainable parameters without a gradient, at most eight")
-    none_count: int | None = doc("how many there are")
-    zero: list[str] | None = doc("parameters whose gradient is zero all over, at most eight")
-    zero_count: int | None = doc("how many there are")
+    none_count: int | None = doc("number of these trainable parameters")
+    zero: list[str] | None = doc("parameters whose gradient is all zero, at most eight")
+    zero_count: int | None = doc("number of parameters whose gradient is all zero")
     vanishing: list[str] | None = doc(
         "parameters whose norm is above zero and below GRADIENTS.vanishing, at most eight"
     )
-    vanishing_count: int | None = doc("how many there are")
+    vanishing_count: int | None = doc("number of parameters with a vanishing gradient")
     exploding: list[str] | None = doc("parameters whose norm is above GRADIENTS.explosion, at most eight")
-    exploding_count: int | None = doc("how many there are")
+    exploding_count: int | None = doc("number of parameters with an exploding gradient")
     jumped: list[str] | None = doc("parameters whose norm is far above its running median, at most eight")
-    jumped_count: int | None = doc("how many there are")
+    jumped_count: int | None = doc("number of parameters whose norm jumped")
     lasting: dict[str, Lasting] | None = doc(
-        "of the above what has lasted: kind -> {names, count, looks, since (step), norm}; none: other, as for"
+        "states above that persist: kind -> {names, count, looks, since (step), norm}; for none also other, as in"
         " the probe optimizer"
     )
 
@@ -92,7 +92,7 @@ class GradientNorms(Observed):
             return ""
         if self.total_after is not None:
             return f" (after clipping {format_number(self.total_after)})"
-        return f" (clipped in part at {self.clip_limit:.4g})" if self.clipped_in_part else ""
+        return f" (partly clipped at {self.clip_limit:.4g})" if self.clipped_in_part else ""
 
 
 class BadGradients(Observed):
@@ -103,7 +103,7 @@ class BadGradients(Observed):
     EVIDENCE = Evidence.AFTER_REDUCTION
     LEVEL = "E"
 
-    bad: list[BadRow] = doc("rows of parameter, NaN, Inf and elements, at most eight", factory=list)
+    bad: list[BadRow] = doc("name, kind (NaN or Inf), count and numel of each, at most eight", factory=list)
     bad_count: int = doc("parameters whose gradient is not finite", 0)
 
     def text(self) -> str:

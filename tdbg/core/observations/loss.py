@@ -26,7 +26,7 @@ class LossReport(Observed):
     faults: list[LossFault] = doc(
         "findings that are new in this process: code, title, what, evidence, cause", factory=list
     )
-    training: bool | None = doc("null masking: training (True) or validation")
+    training: bool | None = doc("for null masking: true in training, false in validation")
 
     @classmethod
     def from_event(cls, event: Event) -> Self | None:
@@ -53,8 +53,8 @@ class _OfLossCalls(Observed):
     PROBE = LossCallReport.PROBE
     EVIDENCE = Evidence.LOCATED
 
-    line: str = doc("the figures of each loss function", "")
-    calls: int = doc("calls that were looked at", 0)
+    line: str = doc("statistics of each loss function, as text", "")
+    calls: int = doc("number of calls that were checked", 0)
     faults: list[LossFault] | None = doc("findings that are new in this process: code, title, what, evidence, cause")
     training: bool | None = doc("true in training, false in evaluation")
 
@@ -75,11 +75,11 @@ class MaskedTargets(_OfLossCalls):
     PART = "TARGETS"
 
     targets: int = doc("targets", 0)
-    ignored: int = doc("of them equal to ignore_index; of soft targets rows without any mass", 0)
-    zero_weight: int = doc("of them not ignored, but weighted 0", 0)
-    share: float | None = doc("part of the targets that is left out, 0 to 1")
+    ignored: int = doc("number of targets equal to ignore_index; for soft targets, all-zero rows", 0)
+    zero_weight: int = doc("number of targets that are not ignored but have weight 0", 0)
+    share: float | None = doc("share of the targets that are left out, 0 to 1")
     nulls: int | None = doc("targets equal to the configured null index")
-    counted_nulls: int | None = doc("of them neither ignored nor weighted 0")
+    counted_nulls: int | None = doc("number of these null targets that are neither ignored nor weighted 0")
 
 
 class WeightedClasses(_OfLossCalls):
@@ -88,9 +88,9 @@ class WeightedClasses(_OfLossCalls):
     PART = "CLASSES"
 
     classes: int = doc("classes or labels that have a weight", 0)
-    seen: int = doc("of them with a sample so far", 0)
-    samples: int = doc("samples that counted so far", 0)
-    ratio: float | None = doc("largest to smallest weight of the classes seen, weights of 0 left out")
+    seen: int = doc("number of these with at least one sample so far", 0)
+    samples: int = doc("number of samples so far that were not left out", 0)
+    ratio: float | None = doc("ratio of the largest to the smallest nonzero weight of the classes seen")
 
 
 class SmoothedRows(_OfLossCalls):
@@ -100,6 +100,6 @@ class SmoothedRows(_OfLossCalls):
 
     smoothing: float | None = doc("label_smoothing of the loss")
     rows: int | None = doc("rows of soft targets")
-    bad_rows: int | None = doc("of them with a sum other than 1, or with negative mass")
+    bad_rows: int | None = doc("number of these that do not sum to 1 or have negative entries")
     least_sum: float | None = doc("smallest sum of a row that is not empty")
     largest_sum: float | None = doc("largest sum of a row")

@@ -13,16 +13,16 @@ class MemoryReading(Observed):
     PROBE = "memory"
 
     host_mb: float | None = doc("resident memory of the process")
-    host_peak_mb: float | None = doc("the most it has been")
+    host_peak_mb: float | None = doc("peak resident memory of the process")
     device_mb: float | None = doc("allocated device memory")
-    device_reserved_mb: float | None = doc("device memory the allocator holds")
-    device_peak_mb: float | None = doc("the most that was allocated")
+    device_reserved_mb: float | None = doc("device memory reserved by the allocator")
+    device_peak_mb: float | None = doc("peak allocated device memory")
     ooms: int | None = doc("out-of-memory errors of the device allocator so far")
     forward_mb: float | None = doc("how much memory rose in forward (device memory if there is any, else host memory)")
     backward_mb: float | None = doc("how much it rose in backward")
     update_mb: float | None = doc("how much it rose in the rest of the step")
     highest: str | None = doc("after which part of the step it was highest")
-    used_pct: float | None = doc("share of the machine's or the container's memory in use")
+    used_pct: float | None = doc("memory in use on the machine or in the container, in %")
 
     def text(self) -> str:
         """Host and device memory, and what each part of the step added."""
@@ -53,11 +53,11 @@ class _HeldMemory(Observed):
 
     PROBE = "memory"
 
-    parameters_mb: float | None = doc("parameters")
-    gradients_mb: float | None = doc("gradients")
-    optimizer_mb: float | None = doc("optimizer state")
-    buffers_mb: float | None = doc("buffers")
-    activations_mb: float | None = doc("outputs of leaf modules in one forward pass")
+    parameters_mb: float | None = doc("size of the parameters")
+    gradients_mb: float | None = doc("size of the gradients")
+    optimizer_mb: float | None = doc("size of the optimizer state")
+    buffers_mb: float | None = doc("size of the buffers")
+    activations_mb: float | None = doc("size of the outputs of leaf modules in one forward pass")
 
     def collect_held_mb(self) -> dict[str, float]:
         """Megabytes by what holds them; only what is known."""
@@ -76,13 +76,15 @@ class ModuleMemory(_HeldMemory):
 
     PART = "MODULES"
 
-    peak_mb: float = doc("the most memory that was in use", 0.0)
-    rest_mb: float | None = doc("the peak less all of these")
+    peak_mb: float = doc("peak memory in use", 0.0)
+    rest_mb: float | None = doc("the peak minus the sizes above")
     kind: str = doc("host or device", "host")
     modules: list[str] = doc("the modules that hold most, at most eight", factory=list)
-    modules_mb: list[float] = doc("parameters, gradients, optimizer state and buffers of each", factory=list)
+    modules_mb: list[float] = doc(
+        "size of parameters, gradients, optimizer state and buffers of each module", factory=list
+    )
     activation_modules: list[str] = doc("the modules whose outputs are largest, at most eight", factory=list)
-    activation_modules_mb: list[float] = doc("bytes of their outputs", factory=list)
+    activation_modules_mb: list[float] = doc("size of their outputs, in MB", factory=list)
 
     def text(self) -> str:
         """The peak, its shares, and the modules that hold most."""
@@ -102,14 +104,14 @@ class MemoryGrowth(Observed):
 
     kind: str = doc("host or device", "host")
     grown_mb: float = doc("how much memory grew", 0.0)
-    grown_pct: float | None = doc("the same in percent of what it was")
-    from_step: int | None = doc("since which step")
-    steps: int = doc("over how many steps", 1)
-    graphs: int = doc("how many more tensors that keep their graph are alive", 0)
-    graph_steps: int = doc("over how many steps they were counted", 0)
-    piled_up: bool = doc("the tensors with a graph became steadily more", False)
-    growing: list[str] = doc("the kinds of tensors there are more of, at most eight", factory=list)
-    holder: str = doc("what holds them, and under which name", "")
+    grown_pct: float | None = doc("growth in % of the memory in use before")
+    from_step: int | None = doc("step since which memory grew")
+    steps: int = doc("number of steps over which memory grew", 1)
+    graphs: int = doc("increase in live tensors that keep an autograd graph alive", 0)
+    graph_steps: int = doc("number of steps over which these tensors were counted", 0)
+    piled_up: bool = doc("the number of tensors with a graph rose steadily", False)
+    growing: list[str] = doc("kinds of tensors whose number grew, at most eight", factory=list)
+    holder: str = doc("the object that holds these tensors, and its attribute", "")
     top: list[str] = doc("the largest live tensors, at most eight kinds", factory=list)
     sure: bool = doc("worth a finding: graphs pile up, or the growth passed MEMORY.creep_mb", False)
 
@@ -140,7 +142,7 @@ class AllocationFailed(MemoryReading, _HeldMemory):
     LEVEL = "E"
 
     error: str = doc("what was raised, shortened", "")
-    tried_mb: float | None = doc("the allocation that failed")
+    tried_mb: float | None = doc("size of the allocation that failed")
     kind: str = doc("host or device", "host")
     top: list[str] = doc("the largest live tensors, at most eight kinds", factory=list)
     snapshot: str = doc("file with the allocator's snapshot", "")
@@ -159,8 +161,8 @@ class MachineMemory(Observed):
     LEVEL = "W"
 
     host_mb: float = doc("resident memory of the process", 0.0)
-    used_pct: float = doc("share of the machine's or the container's memory in use", 0.0)
-    limit_mb: float = doc("that memory", 0.0)
+    used_pct: float = doc("memory in use on the machine or in the container, in %", 0.0)
+    limit_mb: float = doc("total memory of the machine or container", 0.0)
     whose: str = doc("machine or container", "machine")
 
     def text(self) -> str:

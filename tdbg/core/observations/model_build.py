@@ -15,15 +15,15 @@ class ModuleTree(Observed):
     NUMBERED = True
 
     root: str = doc("class of the root", "")
-    modules: int = doc("modules in it, itself included", 0)
+    modules: int = doc("number of modules, the root included", 0)
     depth: int = doc("levels of the tree below the root", 0)
-    parameters: int = doc("elements of all parameters, shared ones once", 0)
-    trainable: int = doc("those that want a gradient", 0)
+    parameters: int = doc("number of elements of all parameters, shared ones counted once", 0)
+    trainable: int = doc("number of elements that require a gradient", 0)
     buffers: int = doc("elements of all buffers", 0)
     children: list[str] = doc("the root's children, at most eight", factory=list)
-    child_parameters: list[int] = doc("elements of the parameters of each", factory=list)
-    built_at: str = doc("where the root was built", "")
-    build_ms: float = doc("from the first to the last registration below the root", 0.0)
+    child_parameters: list[int] = doc("number of parameter elements of each child", factory=list)
+    built_at: str = doc("file:line where the root was built", "")
+    build_ms: float = doc("time from the first to the last registration below the root", 0.0)
     shared: list[str] = doc("parameters under two names, at most eight: 'a = b'", factory=list)
     lazy: list[str] = doc("parameters without a shape yet, at most eight", factory=list)
 
@@ -33,7 +33,7 @@ class ModuleTree(Observed):
         """Size and place of the root, and the tree below it."""
         head = f"{self.root}: {format_count(self.modules, 'module')}, {format_count(self.parameters, 'parameter')} ({self.trainable:,} trainable)"
         head += f", built at {self.built_at} in {self.build_ms:.1f} ms" if self.built_at else ""
-        head += "".join(f"; {pair} are one" for pair in self.shared[:3])
+        head += "".join(f"; shared: {pair}" for pair in self.shared[:3])
         return "\n".join([head, *self.drawn])
 
 
@@ -51,13 +51,13 @@ class InitialWeights(Observed):
     zero_share: list[Number | None] = doc("share of the sample that is zero", factory=list)
     not_finite: list[str] = doc("weights with NaN or Inf, at most eight", factory=list)
     too_large: list[str] = doc(
-        "weights whose standard deviation is MODEL_BUILD.init_ratio times He's, at most eight", factory=list
+        "weights with a standard deviation of at least MODEL_BUILD.init_ratio times He's, at most eight", factory=list
     )
-    ratios: list[Number | None] = doc("how many times, for each of these", factory=list)
+    ratios: list[Number | None] = doc("standard deviation of each of these, divided by He's", factory=list)
     too_small: list[str] = doc(
-        "weights whose standard deviation is that many times less (it may be meant), at most eight", factory=list
+        "weights whose standard deviation is as many times below He's (may be intentional), at most eight", factory=list
     )
-    zero: list[str] = doc("matrices that are zero all over (it may be meant), at most eight", factory=list)
+    zero: list[str] = doc("matrices that are all zero (may be intentional), at most eight", factory=list)
 
     described: str = ""  # the weights in words: for the log alone
 
@@ -79,8 +79,8 @@ class UngradedParameters(Observed):
     LEVEL = "W"
 
     unused: list[str] = doc("trainable parameters without any gradient, at most eight", factory=list)
-    unused_count: int | None = doc("how many there are")
-    updates: int = doc("updates that were looked at", 0)
+    unused_count: int | None = doc("number of these parameters")
+    updates: int = doc("number of updates that were checked", 0)
 
     watched: int = 0  # parameters that were looked at: for the line alone
 
@@ -105,11 +105,11 @@ class StuckAtZero(Observed):
     LEVEL = "W"
 
     stuck: list[str] = doc("weights that are zero, with a gradient of zero, at most eight", factory=list)
-    updates: int = doc("updates that were looked at", 0)
+    updates: int = doc("number of updates that were checked", 0)
 
     def text(self) -> str:
         """After how many updates, and which."""
-        return f"zero since it was built, with a gradient of zero after {format_count(self.updates, 'update')}: {', '.join(self.stuck)}"
+        return f"zero since it was built, and the gradient is still zero after {format_count(self.updates, 'update')}: {', '.join(self.stuck)}"
 
 
 class BrokenTie(Observed):
@@ -122,7 +122,7 @@ class BrokenTie(Observed):
 
     embedding: str = doc("the weight of the embedding", "")
     head: str = doc("the weight of the output layer", "")
-    meant: bool = doc("the configuration of the model says that they are one (tie_word_embeddings)", False)
+    meant: bool = doc("true if the model's configuration asks to tie them (tie_word_embeddings)", False)
 
     @property
     def level(self) -> str:
@@ -131,8 +131,8 @@ class BrokenTie(Observed):
 
     def text(self) -> str:
         """Both, and whether they were to be one."""
-        text = f"{self.embedding} and {self.head} are two tensors with equal numbers"
-        return text + ("; the configuration says tie_word_embeddings" if self.meant else "")
+        text = f"{self.embedding} and {self.head} are separate tensors with equal values"
+        return text + ("; the configuration sets tie_word_embeddings" if self.meant else "")
 
 
 class IdleStatistics(Observed):
@@ -144,9 +144,9 @@ class IdleStatistics(Observed):
     LEVEL = "W"
 
     layers: list[str] = doc("layers whose running mean is zero, at most eight", factory=list)
-    layer_count: int = doc("how many there are", 0)
-    momentum: float | None = doc("the momentum of the first; null: a cumulative average")
-    batches: int = doc("batches that the first has seen", 0)
+    layer_count: int = doc("number of these layers", 0)
+    momentum: float | None = doc("momentum of the first of these layers; null: a cumulative average")
+    batches: int = doc("number of batches that the first of these layers has seen", 0)
 
     def text(self) -> str:
         """Which, and after how many batches."""
@@ -170,7 +170,7 @@ class ShapeMismatch(Observed):
     inputs: Shapes = doc("shapes of its arguments by name, at most eight", factory=dict)
     weights: Shapes = doc("shapes of its parameters by name, at most eight", factory=dict)
     line: str = doc("the line of the program", "")
-    first: bool = doc("no step was done before", False)
+    first: bool = doc("true if no step was completed before", False)
     error: str = doc("what was raised, shortened", "")
 
     @property

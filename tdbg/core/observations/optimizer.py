@@ -8,7 +8,7 @@ from tdbg.core.observations._lasting import Lasting, lasting_row
 from tdbg.core.tables import format_count
 
 RESOLVED = {
-    "held": "an optimizer holds the parameters that parameters() does not reach from now on",
+    "held": "an optimizer now holds the parameters that parameters() does not reach",
     "changed": "the program itself updates the parameters that parameters() does not reach",
 }
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
@@ -26,12 +26,12 @@ class ParameterGroups(Observed):
         "hyperparameters, parameters, elements, trainable parameters and the first names of each group, at most eight",
         factory=list,
     )
-    group_count: int = doc("how many groups there are", 0)
+    group_count: int = doc("number of groups", 0)
     parameters: int = doc("parameters it holds", 0)
-    elements: int = doc("their elements", 0)
-    frozen: int = doc("of them those that want no gradient", 0)
-    decayed_vectors: int = doc("biases and scales (one dimension) that weight decay acts on", 0)
-    changed: list[str] | None = doc("the hyperparameters that changed since it was told last")
+    elements: int = doc("number of elements of these parameters", 0)
+    frozen: int = doc("number of these parameters that do not require a gradient", 0)
+    decayed_vectors: int = doc("number of biases and scales (one-dimensional parameters) with weight decay", 0)
+    changed: list[str] | None = doc("hyperparameters that changed since the last report")
 
     def text(self) -> str:
         """Each group with its rate and decay, and what changed."""
@@ -49,20 +49,20 @@ class ParameterCoverage(Observed):
 
     trainable: int = doc("trainable parameters of the model", 0)
     left_out: list[str] | None = doc("trainable parameters of the model that no optimizer holds, at most eight")
-    left_out_count: int = doc("how many there are", 0)
-    left_out_graded: int = doc("how many of them got a gradient", 0)
-    forgotten: bool | None = doc("true if they look forgotten: they get gradients, and most others are held")
+    left_out_count: int = doc("number of these parameters", 0)
+    left_out_graded: int = doc("number of these parameters that got a gradient", 0)
+    forgotten: bool | None = doc("true if they look forgotten: they get gradients, and an optimizer holds most others")
     twice: list[str] | None = doc("parameters that two optimizers update, at most eight")
-    twice_count: int | None = doc("how many there are")
+    twice_count: int | None = doc("number of parameters that two optimizers update")
     optimizers: list[str] | None = doc("the optimizers that update them")
     unregistered: list[str] | None = doc(
         "parameters with gradients in plain lists, tuples, sets or dicts of the model, which parameters() does not"
         " reach and nothing updates, at most eight"
     )
-    unregistered_count: int | None = doc("how many there are")
-    containers: list[str] | None = doc("where they are: Class.attribute (list), at most eight")
+    unregistered_count: int | None = doc("number of these unregistered parameters")
+    containers: list[str] | None = doc("where the unregistered parameters are: Class.attribute (list), at most eight")
     resolved: str | None = doc(
-        "why the unregistered ones told before are no fault: held (by an optimizer from now on) or changed (the program"
+        "why the unregistered ones reported before are no fault: held (now by an optimizer) or changed (the program"
         " updates them itself)"
     )
 
@@ -102,18 +102,18 @@ class EmptyUpdates(Observed):
 
     optimizer: str = doc("class of the optimizer", "")
     root: str = doc("class of the model that has gradients", "")
-    since: int = doc("the first such step", 0)
-    updates: int = doc("how many were looked at in a row", 0)
+    since: int = doc("first step whose update changed nothing", 0)
+    updates: int = doc("number of consecutive updates that were checked", 0)
     held: int = doc("parameters that the optimizer holds", 0)
-    frozen: int = doc("of these, those that want no gradient", 0)
-    strangers: int = doc("of these, those that are not in that model", 0)
-    graded: int = doc("parameters of that model with a gradient that no optimizer holds; 0: not counted", 0)
-    names: list[str] = doc("the first of them, at most eight", factory=list)
+    frozen: int = doc("number of these that do not require a gradient", 0)
+    strangers: int = doc("number of these that are not in that model", 0)
+    graded: int = doc("number of parameters of that model that have a gradient and no optimizer; 0: not counted", 0)
+    names: list[str] = doc("names of the first of these parameters, at most eight", factory=list)
 
     def text(self) -> str:
         """What it holds, and what has gradients."""
-        text = f"{self.optimizer} has updated nothing since step {self.since}: of its {format_count(self.held, 'parameter')}"
-        text += f" {self.frozen} are frozen and {self.strangers} not in {self.root}"
+        text = f"{self.optimizer} has updated nothing since step {self.since}: of its {format_count(self.held, 'parameter')},"
+        text += f" {self.frozen} are frozen and {self.strangers} are not in {self.root}"
         return text + (f", whose {', '.join(self.names[:3])} have gradients" if self.names else "")
 
 
@@ -125,20 +125,20 @@ class UpdateSizes(Observed):
 
     optimizer: str = doc("class of the optimizer", "")
     sampled: int = doc("parameters in the sample", 0)
-    ratio_median: Number | None = doc("median over the sampled weights of |update| / |weight|")
+    ratio_median: Number | None = doc("median of |update| / |weight| over the sampled weights")
     ratio_largest: Number | None = doc("the largest ratio")
-    ratio_largest_name: str | None = doc("whose it is")
+    ratio_largest_name: str | None = doc("name of the parameter with the largest ratio")
     ratio_smallest: Number | None = doc("the smallest ratio")
-    ratio_smallest_name: str | None = doc("whose it is")
+    ratio_smallest_name: str | None = doc("name of the parameter with the smallest ratio")
     unmoved_share: Number | None = doc(
-        "share of the sampled elements that have more gradient than rounding noise and did not change"
+        "share of the sampled elements with a gradient above rounding noise that did not change, 0 to 1"
     )
     without_gradient: list[str] | None = doc("trainable parameters whose grad is None, at most eight")
-    without_gradient_count: int | None = doc("how many there are")
+    without_gradient_count: int | None = doc("number of trainable parameters whose grad is None")
     state_mb: float | None = doc("size of the optimizer's state, measured every 64 looks")
     lasting: dict[str, Lasting] | None = doc(
-        "what has lasted: none or stuck -> {names, count, looks, since (step), dtype, lr}; none: other, the"
-        " class of a model that has gradients which no optimizer uses, while those held of its shapes get none"
+        "states that persist: none or stuck -> {names, count, looks, since (step), dtype, lr}; none also has other, the"
+        " class of a model with the same shapes, whose gradients no optimizer uses"
     )
 
     compared: bool = False  # weights before and after: for the line alone
@@ -157,13 +157,13 @@ class UpdateSizes(Observed):
 
     def _format_ratios(self) -> str:
         if self.ratio_median is None:
-            return ": no weight to compare with" if self.compared else ""
+            return ": no weights to compare" if self.compared else ""
         text = f": update/weight {format_number(self.ratio_median, 2)}, from {format_number(self.ratio_smallest, 2)}"
         text += f" ({self.ratio_smallest_name}) to {format_number(self.ratio_largest, 2)} ({self.ratio_largest_name})"
         unmoved = as_float(self.unmoved_share)
-        return text + (f"; {100 * unmoved:.3g} % of the sampled weights did not move" if unmoved else "")
+        return text + (f"; {100 * unmoved:.3g} % of the sampled elements did not change" if unmoved else "")
 
 
 def _format_group(group: Group) -> str:
     told = [f"{name} {group[name]:.4g}" for name in ("lr", "weight_decay") if isinstance(group.get(name), int | float)]
-    return f"{group.get('parameters', 0)} with {', '.join(told) or 'no rate'}"
+    return f"{group.get('parameters', 0)} with {', '.join(told) or 'no learning rate'}"

@@ -15,7 +15,7 @@ class Trial(Observed):
     PROBE = "preflight"
     TITLE: ClassVar[str] = ""  # in the verdict
 
-    reason: str | None = doc("why the trial was not made; None if it was")
+    reason: str | None = doc("why the trial was not run; null if it was run")
     root: str = doc("class of the module that was called", "")
 
     @property
@@ -54,7 +54,7 @@ class EvaluatedTwice(Trial):
     TITLE = "evaluation twice"
 
     repeats: bool = doc("the same random numbers give the same output, bit for bit", True)
-    drew: bool = doc("other random numbers give another output", False)
+    drew: bool = doc("different random numbers give a different output", False)
     drawn_by: str | None = doc("the dropout function that drew them, if it was one")
     drawn_at: str | None = doc("file:line of the program that called it")
 
@@ -74,11 +74,11 @@ class SampleChanged(Trial):
     TITLE = "one sample changed"
 
     samples: int = doc("samples in the batch", 0)
-    from_loader: bool = doc("a DataLoader's batch shows that dimension 0 holds samples", False)
+    from_loader: bool = doc("true if a batch of a DataLoader shows that dimension 0 is the batch dimension", False)
     mixed: int = doc("other samples whose outputs changed", 0)
-    ratio: float = doc("their largest change, as a share of the change of the sample's own output", 0.0)
-    pairs: bool = doc("the model compares samples in pairs, as attention over the batch does on purpose", False)
-    module: str | None = doc("the first module whose output changed for them")
+    ratio: float = doc("largest change of these outputs, divided by the change of the changed sample's output", 0.0)
+    pairs: bool = doc("true if the model compares samples in pairs by design, as attention over the batch does", False)
+    module: str | None = doc("the first module whose output changed for the other samples")
     module_class: str | None = doc("its class")
 
     def describe_outcome(self) -> str:
@@ -86,7 +86,7 @@ class SampleChanged(Trial):
         if not self.mixed:
             return "no other output changes"
         on_purpose = ", as the model compares samples in pairs" if self.pairs else ""
-        return f"outputs of {self.mixed} of {self.samples - 1} others change{on_purpose}"
+        return f"outputs of {self.mixed} of {format_count(self.samples - 1, 'other sample')} change{on_purpose}"
 
 
 class LastTokenChanged(Trial):
@@ -96,10 +96,10 @@ class LastTokenChanged(Trial):
     TITLE = "last token changed"
 
     input: str = doc("the input whose last token was changed", "")
-    positions: int = doc("positions before it", 0)
+    positions: int = doc("number of positions before the last token", 0)
     leaking: int = doc("earlier positions whose outputs changed", 0)
-    ratio: float = doc("their largest change, as a share of the change at the changed position", 0.0)
-    module: str | None = doc("the first module whose output changed at them")
+    ratio: float = doc("largest change of these outputs, divided by the change at the changed position", 0.0)
+    module: str | None = doc("the first module whose output changed at earlier positions")
     module_class: str | None = doc("its class")
 
     def describe_outcome(self) -> str:
@@ -118,7 +118,7 @@ class InputsChanged(Trial):
     TITLE = "each input changed"
 
     inputs: list[str] = doc("the inputs that were changed, one at a time", factory=list)
-    ignored: list[str] = doc("those without any effect on the output", factory=list)
+    ignored: list[str] = doc("inputs without any effect on the output", factory=list)
 
     def describe_outcome(self) -> str:
         """Which are ignored."""
@@ -132,10 +132,10 @@ class PaddingChanged(Trial):
     TITLE = "padding changed"
 
     input: str = doc("the input whose padding was changed", "")
-    mask: str = doc("the input that says what is padding", "")
+    mask: str = doc("the mask input, which marks the padding", "")
     padded: int = doc("padded positions", 0)
     leaks: bool = doc("outputs of real positions changed with the padding", False)
-    mask_works: bool = doc("a mask without padding gives another output", True)
+    mask_works: bool = doc("a mask without padding gives a different output", True)
 
     def describe_outcome(self) -> str:
         """Whether the padding reaches the output."""
@@ -151,19 +151,21 @@ class CustomGradients(Trial):
     TITLE = "gradients of custom functions"
 
     checked: list[str] = doc("the functions whose gradients were compared", factory=list)
-    intended: list[str] = doc("those left alone: the forward is constant in pieces, or returns its input", factory=list)
-    unchecked: list[str] = doc("those that could not be compared, and why", factory=list)
-    wrong: list[str] = doc("those with a wrong gradient", factory=list)
-    input: str = doc("of the first of them: the input whose gradient is wrong", "")
-    backward: float = doc("its derivative in one direction, by backward", 0.0)
-    differences: float = doc("the same by differences of the forward", 0.0)
+    intended: list[str] = doc(
+        "functions not compared: forward is piecewise constant, or returns its input", factory=list
+    )
+    unchecked: list[str] = doc("functions that could not be compared, and why", factory=list)
+    wrong: list[str] = doc("functions with a wrong gradient", factory=list)
+    input: str = doc("of the first wrong function: the input whose gradient is wrong", "")
+    backward: float = doc("its directional derivative from backward", 0.0)
+    differences: float = doc("the same derivative from finite differences of forward", 0.0)
     defined_at: str = doc("file:line of the first wrong function's backward", "")
 
     def describe_outcome(self) -> str:
         """Which are wrong."""
         if self.wrong:
             return f"wrong in {join_limited(self.wrong, SHOWN)}"
-        right = f"right in {join_limited(self.checked, SHOWN)}" if self.checked else ""
+        right = f"correct in {join_limited(self.checked, SHOWN)}" if self.checked else ""
         intended = f"no derivative to compare with in {join_limited(self.intended, SHOWN)}" if self.intended else ""
         return ", ".join(filter(None, (right, intended)))
 
@@ -175,12 +177,12 @@ class BatchOverfitted(Trial):
     TITLE = "one batch overfitted"
 
     loss: str = doc("the loss function", "")
-    updates: int = doc("updates with the rate that came furthest", 0)
-    rate: float = doc("that rate", 0.0)
-    first: float = doc("the loss before", 0.0)
+    updates: int = doc("number of updates at the learning rate that reached the lowest loss", 0)
+    rate: float = doc("that learning rate", 0.0)
+    first: float = doc("the loss before the first of these updates", 0.0)
     last: float = doc("the lowest loss", 0.0)
-    fell: bool = doc("the loss fell by a tenth at least", True)
-    falls: bool = doc("it was still falling at one of the rates", False)
+    fell: bool = doc("the loss fell by at least a tenth", True)
+    falls: bool = doc("the loss was still falling at one of the learning rates", False)
     cut: bool = doc("the loss gives no parameter a gradient, and neither does the program's own backward pass", False)
 
     def describe_outcome(self) -> str:

@@ -19,8 +19,8 @@ class WindowOpened(_Profiling):
     PART = "WINDOW"
     LEVEL = "I"
 
-    first_step: int | None = doc("WINDOW, TRACE: the first step of the window")
-    last_step: int | None = doc("WINDOW, TRACE: the last one")
+    first_step: int | None = doc("first step of the window")
+    last_step: int | None = doc("last step of the window")
 
     def text(self) -> str:
         """The steps that are to be recorded."""
@@ -32,14 +32,14 @@ class TraceWritten(_Profiling):
 
     PART = "TRACE"
 
-    file: str = doc("TRACE: the trace, in the rank's folder", "")
-    steps: int = doc("steps recorded, in all windows", 0)
-    bytes: int = doc("their bytes before compression", 0)
-    first_step: int | None = doc("WINDOW, TRACE: the first step of the window")
-    last_step: int | None = doc("WINDOW, TRACE: the last one")
-    phase: str = doc("TRACE: train, eval or batches: what a step is", "")
-    wanted: int = doc("TRACE: steps that were asked for", 0)
-    ended: str = doc("TRACE: why the window ended before its last step", "")
+    file: str = doc("path of the trace in the rank's folder", "")
+    steps: int = doc("number of steps recorded in this window", 0)
+    bytes: int = doc("size of the trace in bytes before compression", 0)
+    first_step: int | None = doc("first step of the window")
+    last_step: int | None = doc("last step of the window")
+    phase: str = doc("what a step is: train (optimizer step), eval (root call) or batches (API batch)", "")
+    wanted: int = doc("number of steps requested", 0)
+    ended: str = doc("why the window ended before its last step", "")
 
     @property
     def level(self) -> str:
@@ -50,7 +50,7 @@ class TraceWritten(_Profiling):
         """Steps and bytes, and why there are fewer than were asked for."""
         span = _format_steps(self.first_step, self.last_step) if self.steps else " no whole step"
         text = f"profiled{span} ({self.phase}), {self.bytes / 1e6:.1f} MB"
-        return f"{text}; of {format_count(self.wanted, 'step')} only {self.steps}: {self.ended}" if self.ended else text
+        return f"{text}; only {self.steps} of {format_count(self.wanted, 'step')}: {self.ended}" if self.ended else text
 
 
 class TraceLost(_Profiling):
@@ -59,7 +59,7 @@ class TraceLost(_Profiling):
     PART = "LOST"
     LEVEL = "E"
 
-    missing: str = doc("what was asked for and did not come, and why", "")
+    missing: str = doc("what was requested but not recorded, and why", "")
 
     def text(self) -> str:
         """Which, and why."""
@@ -72,7 +72,7 @@ class WindowYielded(_Profiling):
     PART = "ASIDE"
     LEVEL = "I"
 
-    profiler: str | None = doc("ASIDE: the class of the program's own profiler")
+    profiler: str | None = doc("class of the program's own profiler")
 
     def text(self) -> str:
         """Who records, and what becomes of the trace."""
@@ -84,14 +84,14 @@ class ProfilingDone(_Profiling):
 
     PART = "DONE"
 
-    missing: str = doc("what was asked for and did not come, and why", "")
+    missing: str = doc("what was requested but not recorded, and why", "")
     windows: int = doc("traces written", 0)
-    steps: int = doc("steps recorded, in all windows", 0)
-    bytes: int = doc("their bytes before compression", 0)
+    steps: int = doc("number of steps recorded in all windows", 0)
+    bytes: int = doc("size of all traces in bytes before compression", 0)
     inside_ms: float | None = doc("median time of a recorded step")
     outside_ms: float | None = doc("median time of the last steps outside of windows")
-    pause_ms: float = doc("how long the program stood still while windows were closed and written, all together", 0.0)
-    idle: str | None = doc("DONE: why nothing was profiled, where that is what was asked for")
+    pause_ms: float = doc("total time the program was paused while windows were closed and written", 0.0)
+    idle: str | None = doc("why nothing was profiled, if the options asked for that")
 
     @property
     def level(self) -> str:
@@ -105,7 +105,7 @@ class ProfilingDone(_Profiling):
             traces = format_count(self.windows, "trace")
             text = f"profiled {format_count(self.steps, 'step')} in {traces}, {self.bytes / 1e6:.1f} MB"
         if self.inside_ms is not None and self.outside_ms is not None:
-            text += f"; a step took {self.inside_ms:.4g} ms in it and {self.outside_ms:.4g} ms outside"
+            text += f"; median step {self.inside_ms:.4g} ms while profiled, {self.outside_ms:.4g} ms otherwise"
         why = self.missing or self.idle
         return f"{text}; {why}" if why else text
 

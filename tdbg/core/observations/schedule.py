@@ -51,7 +51,7 @@ class RateAboveBound(_Warning):
 
     rates: Rates = doc("learning rates of the groups, at most eight", factory=list)
     optimizer: str = doc("class of the optimizer", "")
-    above: float | None = doc("the bound that the rate lies above, with an optimizer of the Adam family")
+    above: float | None = doc("the bound for optimizers of the Adam family that the rate exceeds (LR.high)")
 
     @property
     def highest_rate(self) -> float:
@@ -70,13 +70,13 @@ class SchedulerBuilt(_OfSchedule):
     ALWAYS = ("planned",)
 
     scheduler: str = doc("class of the scheduler", "")
-    which: int = doc("number of its optimizer, in the order seen", 0)
+    which: int = doc("number of its optimizer, from 0, in the order seen", 0)
     optimizer: str = doc("class of the optimizer", "")
-    parameters: dict[str, Any] = doc("what the scheduler was given", factory=dict)
-    planned: int | None = doc("its own length in steps, where it has one")
+    parameters: dict[str, Any] = doc("arguments of the scheduler", factory=dict)
+    planned: int | None = doc("length of the schedule in scheduler steps, if it has one")
     own_step: bool = doc("true if its step() is not torch's", False)
     rates: Rates = doc("learning rates of the groups, at most eight", factory=list)
-    step_line: int | None = doc("the line that calls its step(), in the file that built it; null where none is seen")
+    step_line: int | None = doc("line number of its step() call, in the file that built it; null if not found")
 
     def text(self) -> str:
         """What it was given."""
@@ -90,21 +90,21 @@ class SchedulerStepped(_OfSchedule):
     PART = "STEP"
 
     scheduler: str = doc("class of the scheduler", "")
-    which: int = doc("number of its optimizer, in the order seen", 0)
-    advanced: int = doc("steps of the scheduler so far", 0)
+    which: int = doc("number of its optimizer, from 0, in the order seen", 0)
+    advanced: int = doc("number of scheduler steps so far", 0)
     updates: int = doc("updates done by then", 0)
-    why: str = doc("what makes it worth telling: first, jump, turn, switch, rare; empty where it is a sample", "")
+    why: str = doc("why it is reported: first, jump, turn, switch or rare; empty for a sampled step", "")
     before: Rates = doc("the rates before the change", factory=list)
     rates: Rates | None = doc("learning rates of the groups, at most eight; not known yet at the first step")
-    planned: int | None = doc("its own length in steps, where it has one")
-    per_update: int | None = doc("steps of the scheduler between two updates")
+    planned: int | None = doc("length of the schedule in scheduler steps, if it has one")
+    per_update: int | None = doc("number of scheduler steps between two updates")
 
     whole: bool = True  # known since it was built
 
     def text(self) -> str:
         """Which step of how many, and what it did to the rate."""
         if self.rates is None:
-            when = "steps for the first time" if self.whole else "is first seen stepping"
+            when = "steps for the first time" if self.whole else "is seen stepping for the first time"
             return f"{self.scheduler} {when}, after {format_count(self.updates, 'update')}, at rate {format_first_rate(self.before)}"
         of = f" of {self.planned}" if self.planned is not None else ""
         text = f"{self.scheduler} step {self.advanced}{of}, after {format_count(self.updates, 'update')}"
@@ -134,17 +134,17 @@ class PlateauJudged(_OfSchedule):
     ALWAYS = ("metric", "best")
 
     scheduler: str = doc("class of the scheduler", "")
-    which: int = doc("number of its optimizer, in the order seen", 0)
-    advanced: int = doc("steps of the scheduler so far", 0)
+    which: int = doc("number of its optimizer, from 0, in the order seen", 0)
+    advanced: int = doc("number of scheduler steps so far", 0)
     updates: int = doc("updates done by then", 0)
     rates: Rates = doc("learning rates of the groups, at most eight", factory=list)
     before: Rates = doc("the rates before the change", factory=list)
     reduced: bool = doc("true if the rate was reduced", False)
-    metric: Number | None = doc("what it was given, where it is on the host")
-    best: Number | None = doc("the best so far")
-    bad_epochs: int = doc("calls in a row that were no better", 0)
-    patience: int = doc("how many are allowed", 0)
-    cooldown: int = doc("calls left in which nothing counts", 0)
+    metric: Number | None = doc("the metric passed to the scheduler, if it is on the host")
+    best: Number | None = doc("the best metric so far")
+    bad_epochs: int = doc("number of consecutive calls without improvement", 0)
+    patience: int = doc("number of calls without improvement that are allowed", 0)
+    cooldown: int = doc("number of cooldown calls left", 0)
 
     mode: str = ""  # min or max: for the line alone
 
@@ -164,12 +164,12 @@ class ScheduleOver(_Warning):
     PART = "PLAN"
     ALWAYS = ("planned", "batches")
 
-    kind: str = doc("epoch, crowded or collapsed", "")
+    kind: str = doc("why: epoch (an epoch is longer), crowded (several steps an update) or collapsed (rate near 0)", "")
     scheduler: str = doc("class of the scheduler", "")
-    planned: int | None = doc("its own length in steps, where it has one")
-    advanced: int = doc("steps of the scheduler so far", 0)
+    planned: int | None = doc("length of the schedule in scheduler steps, if it has one")
+    advanced: int = doc("number of scheduler steps so far", 0)
     updates: int = doc("updates done by then", 0)
-    per_update: int = doc("steps of the scheduler between two updates", 1)
+    per_update: int = doc("number of scheduler steps between two updates", 1)
     batches: int | None = doc("batches of an epoch")
     rates: Rates = doc("learning rates of the groups, at most eight", factory=list)
 
@@ -177,14 +177,14 @@ class ScheduleOver(_Warning):
 
     def text(self) -> str:
         """After how many updates, and how that is known."""
-        rate = format_first_rate(self.rates) + (f", of {self.highest:.4g}" if self.highest is not None else "")
+        rate = format_first_rate(self.rates) + (f", down from {self.highest:.4g}" if self.highest is not None else "")
         told = {
-            "crowded": f"{format_count(self.per_update, 'step')} of it between two updates",
-            "epoch": f"an epoch has {format_count(self.batches or 0, 'batch')}, and it steps after each",
+            "crowded": f"{format_count(self.per_update, 'scheduler step')} per update",
+            "epoch": f"an epoch has {format_count(self.batches or 0, 'batch')}, and the scheduler steps after each",
             "collapsed": f"the rate is {rate}, in the first epoch",
         }.get(self.kind, self.kind)
         length = f" of {format_count(self.planned, 'step')}" if self.planned is not None else ""
-        return f"{self.scheduler}{length} is over after {format_count(self.updates, 'update')}: {told}"
+        return f"{self.scheduler}{length} ended after {format_count(self.updates, 'update')}: {told}"
 
 
 class SchedulerIdle(_Warning):
@@ -192,7 +192,7 @@ class SchedulerIdle(_Warning):
 
     PART = "IDLE"
 
-    kind: str = doc("never or elsewhere", "")
+    kind: str = doc("never (it has not stepped) or elsewhere (it controls another optimizer)", "")
     scheduler: str = doc("class of the scheduler", "")
     updates: int = doc("updates done by then", 0)
     epochs: int | None = doc("passes over the training loader since it was built")

@@ -7,13 +7,13 @@ from tdbg.core.observations import Evidence, Observed
 from tdbg.core.tables import format_count
 
 FAULTS = {
-    "unreset": "{optimizer}: the gradients of the update before were still there in {streak} updates in a row:"
+    "unreset": "{optimizer}: gradients of the previous update were still there in {streak} consecutive updates:"
     " nothing resets them",
     "emptied": "{optimizer}: the gradients were cleared between backward and the update, {streak} times in a row",
-    "thrown": "{optimizer}: of {window} backward calls {thrown} were cleared before the update, {streak} times in a row",
-    "tail": "the last {dropped} of {backwards} backward calls of the epoch went into no update",
+    "thrown": "{optimizer}: gradients of {thrown} of {window} backward calls were cleared before the update, {streak} times in a row",
+    "tail": "the last {dropped} of {backwards} backward calls of the epoch were used by no update",
     "late_clip": "{optimizer}: gradients were clipped after the update instead of before it, {streak} times in a row",
-    "twice": "{optimizer}: the same loss went backward twice in each of {streak} updates",
+    "twice": "{optimizer}: backward() was called twice on the same loss in each of {streak} updates",
 }
 
 
@@ -29,11 +29,11 @@ class StepCalls(_OfLoop):
 
     PART = "STEP"
 
-    order: str = doc("the calls since the update before, in order", "")
+    order: str = doc("the calls since the previous update, in order", "")
     backwards: int = doc("backward calls among them", 0)
-    batches: int = doc("batches taken in that time", 0)
+    batches: int = doc("number of batches taken since the previous update", 0)
     zero_grads: int = doc("zero_grad calls among them", 0)
-    clips: int = doc("clipping calls among them", 0)
+    clips: int = doc("number of gradient clipping calls among them", 0)
     inside: bool = doc("backward runs inside the update (a closure)", False)
 
     def text(self) -> str:
@@ -47,12 +47,12 @@ class AccumulationChanged(_OfLoop):
     PART = "WINDOW"
 
     window: int = doc("backward calls of one update", 0)
-    before: int = doc("backward calls of the update before", 0)
+    before: int = doc("number of backward calls of the previous update", 0)
 
     def text(self) -> str:
         """Both numbers."""
         calls = "call" if self.window == 1 else "calls"
-        return f"{self.window} backward {calls} an update" + (f", {self.before} the one before" if self.before else "")
+        return f"{self.window} backward {calls} an update" + (f", previously {self.before}" if self.before else "")
 
 
 class EvaluationPhase(_OfLoop):
@@ -60,7 +60,7 @@ class EvaluationPhase(_OfLoop):
 
     PART = "PHASE"
 
-    evaluations: int = doc("calls without gradients since the step before", 0)
+    evaluations: int = doc("number of calls without gradients since the previous step", 0)
 
     def text(self) -> str:
         """How many calls, and after which step."""
@@ -77,9 +77,9 @@ class EpochUpdates(_OfLoop):
     number: int = 0  # of the epoch, from 0: for the line alone
     updates: int = doc("updates in the epoch", 0)
     backwards: int = doc("backward calls in the epoch", 0)
-    windows: dict[str, int] = doc("backward calls an update -> how often in the epoch, at most eight", factory=dict)
+    windows: dict[str, int] = doc("backward calls per update -> number of such updates, at most eight", factory=dict)
     dropped: int = doc("backward calls at the epoch's end whose gradients no update used", 0)
-    carried: int = doc("backward calls at its end whose gradients went into the next epoch's first update", 0)
+    carried: int = doc("number of backward calls at its end that the next epoch's first update used", 0)
     evaluations: int = doc("calls without gradients in the epoch", 0)
     epoch_s: float = doc("seconds it took", 0.0)
 
@@ -90,9 +90,9 @@ class EpochUpdates(_OfLoop):
             f"{self.epoch_s:.3g} s",
         ]
         if self.dropped:
-            told.append(f"the last {format_count(self.dropped, 'backward call')} went into no update")
+            told.append(f"the last {format_count(self.dropped, 'backward call')} were used by no update")
         if self.carried:
-            told.append(f"the last {self.carried} went into the next epoch's first update")
+            told.append(f"the next epoch's first update used the last {self.carried}")
         if self.evaluations:
             told.append(f"{format_count(self.evaluations, 'call')} without gradients")
         return "; ".join(told)
@@ -105,10 +105,10 @@ class LoopFault(_OfLoop):
     LEVEL = "W"
 
     kind: str = doc("what is wrong: unreset, emptied, thrown, tail, late_clip or twice", "")
-    streak: int = doc("updates in a row (of a tail: epochs) that showed it", 0)
-    since: int = doc("the first step that did", 0)
+    streak: int = doc("number of consecutive updates (for tail: epochs) that showed the fault", 0)
+    since: int = doc("first step that showed the fault", 0)
     optimizer: str = doc("class of the optimizer", "")
-    thrown: int | None = doc("backward calls an update whose gradients were cleared before it")
+    thrown: int | None = doc("number of backward calls per update whose gradients were cleared before it")
     window: int | None = doc("backward calls of one update")
     dropped: int | None = doc("backward calls at the epoch's end whose gradients no update used")
     backwards: int | None = doc("backward calls in the epoch")
@@ -132,17 +132,17 @@ class Recomputation(_OfLoop):
     PART = "RECOMPUTE"
     EVIDENCE = Evidence.LOCAL
 
-    runs: int = doc("runs of checkpointed functions in the step, the first ones included", 0)
-    recomputed: int = doc("how many of them were recomputations", 0)
+    runs: int = doc("number of runs of checkpointed functions in the step, first runs included", 0)
+    recomputed: int = doc("number of these that were recomputations", 0)
     recompute_ms: float = doc("time the recomputations took", 0.0)
-    saved_mb: float | None = doc("memory they filled again, which was free in between (CUDA)")
+    saved_mb: float | None = doc("memory freed by checkpointing until the recomputation filled it again (CUDA)")
 
     def text(self) -> str:
         """How often, how long, and how much memory it saved."""
-        text = f"checkpointed functions ran {format_count(self.runs, 'time')}, {self.recomputed} of them again for backward"
+        text = f"checkpointed functions ran {format_count(self.runs, 'time')}, {self.recomputed} of them recomputed for backward"
         text += f", which took {self.recompute_ms:.3g} ms"
         return text + (
-            f" and filled {self.saved_mb:g} MB that were free in between" if self.saved_mb is not None else ""
+            f" and refilled {self.saved_mb:g} MB that had been free in between" if self.saved_mb is not None else ""
         )
 
 

@@ -11,26 +11,28 @@ class EvaluationPass(Observed):
     PROBE = "validation"
     PART = "PASS"
 
-    number: int = doc("number of the pass, from 1", 0)
+    number: int = doc("number of the evaluation pass, from 1", 0)
     calls: int = doc("calls of root modules in it", 0)
-    seen: int = doc("how many of them were looked at", 0)
-    samples: int = doc("samples in the calls looked at", 0)
+    seen: int = doc("number of these calls that were checked", 0)
+    samples: int = doc("number of samples in the calls that were checked", 0)
     batches: int = doc("batches taken from data loaders in it", 0)
-    pass_s: float | None = doc("seconds from its first call to its last, if any was looked at")
+    pass_s: float | None = doc("time from its first call to its last, if any call was checked")
     host_mb: float | None = doc("resident memory at its end")
     host_grown_mb: float | None = doc("how much it grew in the pass")
     device_mb: float | None = doc("allocated accelerator memory at its end")
-    device_grown_mb: float | None = doc("how much that grew in the pass")
-    faults: list[str] = doc("what is wrong with the pass: train_mode, graphs", factory=list)
+    device_grown_mb: float | None = doc("how much accelerator memory grew in the pass")
+    faults: list[str] = doc(
+        "what is wrong: train_mode (model in train mode), graphs (autograd graphs without a backward)", factory=list
+    )
     root: str | None = doc("class of the module that was called")
     mode: str | None = doc("eval, train or mixed: the mode of that module")
-    gradients: str | None = doc("off, on or mixed")
+    gradients: str | None = doc("gradients in the calls: off, on or mixed")
     inference_mode: bool | None = doc("the calls ran under torch.inference_mode")
-    graphs: int | None = doc("calls whose output carried a graph that no backward used")
+    graphs: int | None = doc("number of calls whose output had an autograd graph that no backward used")
     dropouts: int | None = doc("dropout layers that were active")
-    norms: int | None = doc("batch normalisation layers that used and changed their running statistics")
-    compared: int | None = doc("calls in eval mode whose random states were compared, before and after")
-    drew: int | None = doc("of these, calls that drew random numbers")
+    norms: int | None = doc("number of batch norm layers that updated their running statistics")
+    compared: int | None = doc("number of calls in eval mode whose random states before and after were compared")
+    drew: int | None = doc("number of these calls that drew random numbers")
     drawn_by: str | None = doc("the dropout function that drew them, if it was one")
     drawn_at: str | None = doc("file:line of the program that called it")
 
@@ -75,16 +77,16 @@ class EvalModeUpdates(Observed):
     LEVEL = "W"
 
     root: str = doc("class of the module that was called", "")
-    since: int = doc("the first step whose update came in eval mode", 0)
-    updates: int = doc("how many there were in a row", 0)
-    evaluated: int = doc("the step after which it was called in eval mode without gradients", 0)
+    since: int = doc("first step that updated the model in eval mode", 0)
+    updates: int = doc("number of consecutive updates in eval mode", 0)
+    evaluated: int = doc("the step after which the model was evaluated in eval mode without gradients", 0)
     dropouts: int = doc("dropout layers that are off", 0)
-    norms: int = doc("batch normalisation layers that no longer learn their statistics", 0)
+    norms: int = doc("number of batch norm layers that no longer update their running statistics", 0)
 
     def text(self) -> str:
         """Since when."""
         return (
-            f"{self.root} is updated in eval mode since step {self.since}, after evaluation that followed step"
+            f"{self.root} has been updated in eval mode since step {self.since}, after the evaluation that followed step"
             f" {self.evaluated}: {self.dropouts} dropout and {format_count(self.norms, 'batch norm layer')} off"
         )
 
@@ -101,7 +103,7 @@ class IdleAverage(Observed):
 
     def text(self) -> str:
         """Whose average it is."""
-        return f"the AveragedModel of {self.averaged} is evaluated after step {self.step} with n_averaged 0"
+        return f"the AveragedModel of {self.averaged} is evaluated after step {self.step} although its n_averaged is 0"
 
 
 class _ForInformation(Observed):

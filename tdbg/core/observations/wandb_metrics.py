@@ -23,12 +23,12 @@ class WandbStarted(_OfWandb):
     run: str = doc("the run's id", "")
     mode: str = doc("online, offline, shared or disabled", "")
     project: str = doc("the project", "")
-    seconds: float = doc("what the call took", 0.0)
-    starting_step: int = doc("the step a resumed run goes on from", 0)
+    seconds: float = doc("duration of the call", 0.0)
+    starting_step: int = doc("the step from which a resumed run continues", 0)
 
     def text(self) -> str:
         """Run, project, mode and time."""
-        resumed = f", going on from step {self.starting_step}" if self.starting_step else ""
+        resumed = f", continuing from step {self.starting_step}" if self.starting_step else ""
         return f"run {self.run} of project {self.project or '-'}, {self.mode}, in {self.seconds:.2f} s{resumed}"
 
 
@@ -56,15 +56,13 @@ class WandbFinished(_OfWandb):
     LEVEL = "I"
 
     run: str = doc("the run's id", "")
-    calls: int = doc("calls in the whole run", 0)
-    key_count: int = doc("how many keys there were", 0)
-    dropped: int = doc("calls that gave a step that had passed", 0)
-    once: list[str] = doc(
-        "keys that came once and never again, while others came more often; at most eight", factory=list
-    )
-    once_count: int = doc("how many of them there were", 0)
-    bad: dict[str, int] = doc("keys whose value was NaN or Inf, with how often; at most eight", factory=dict)
-    seconds: float = doc("what the call took", 0.0)
+    calls: int = doc("number of log calls in the whole run", 0)
+    key_count: int = doc("number of distinct keys", 0)
+    dropped: int = doc("number of calls with a step that had already passed", 0)
+    once: list[str] = doc("keys logged only once, while others were logged more often; at most eight", factory=list)
+    once_count: int = doc("number of keys logged only once", 0)
+    bad: dict[str, int] = doc("keys whose value was NaN or Inf -> number of times; at most eight", factory=dict)
+    seconds: float = doc("duration of the call", 0.0)
 
     def text(self) -> str:
         """Calls, keys, and the keys that came only once."""
@@ -79,11 +77,11 @@ class WandbLogged(_OfWandb):
     ALWAYS = ("wandb_step",)
 
     run: str = doc("the run's id", "")
-    calls: int = doc("calls in the step", 0)
+    calls: int = doc("number of log calls in the step", 0)
     keys: list[str] = doc("the first keys; at most eight", factory=list)
-    key_count: int = doc("how many there were", 0)
+    key_count: int = doc("number of keys", 0)
     wandb_step: int | None = doc("the last step the program gave, if it gave one")
-    values: dict[str, Any] = doc("the numbers of those keys", factory=dict)
+    values: dict[str, Any] = doc("the values of those keys", factory=dict)
     uncommitted: int = doc("calls with commit=False", 0)
     new: dict[str, str] | None = doc("keys never sent before, with the kind of their values; at most eight")
     bad: list[str] | None = doc("keys whose value is NaN or Inf; at most eight")
@@ -109,9 +107,9 @@ class WandbDroppedCall(_Warning):
 
     run: str = doc("the run's id", "")
     wandb_step: int = doc("the step that has passed", 0)
-    current_step: int = doc("where the run is", 0)
+    current_step: int = doc("current step of the run", 0)
     keys: list[str] = doc("the first keys; at most eight", factory=list)
-    dropped: int = doc("calls that gave a step that had passed", 0)
+    dropped: int = doc("number of calls with a step that had already passed", 0)
 
     def text(self) -> str:
         """The step, where the run is, and the keys."""
@@ -134,7 +132,7 @@ class ChartlessKey(_Warning):
     def text(self) -> str:
         """The key, why, and an example."""
         reason = "numbers written as text" if self.why == "text" else "never a finite number"
-        return f"{self.key} makes no chart: {reason}, such as {self.example}"
+        return f"{self.key} cannot be charted: {reason}, such as {self.example}"
 
 
 class WandbMessage(_OfWandb):
@@ -162,8 +160,8 @@ class WandbCallFailed(_OfWandb):
     LEVEL = "E"
 
     what: str = doc("init, login, log or finish", "")
-    error: str = doc("the exception, or what came of it", "")
-    seconds: float = doc("what the call took", 0.0)
+    error: str = doc("the exception, or what happened instead", "")
+    seconds: float = doc("duration of the call", 0.0)
 
     def text(self) -> str:
         """Which call, after how long, and the error."""

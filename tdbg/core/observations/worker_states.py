@@ -15,10 +15,12 @@ class SameRandomState(Observed):
 
     dataset: str = doc("class of the dataset", "")
     source: str = doc("where the numbers come from: random, numpy.random, torch, or an attribute of the dataset", "")
-    workers: list[int] = doc("workers whose state was the same before and after their first fetch", factory=list)
-    reported: int = doc("workers that told their state", 0)
+    workers: list[int] = doc(
+        "workers that shared one random state, both before and after their first fetch", factory=list
+    )
+    reported: int = doc("number of workers that reported their state", 0)
     has_init: bool = doc("the loader has a worker_init_fn", False)
 
     def text(self) -> str:
         """Which workers, and of what."""
-        return f"{self.dataset}: workers {join_limited(self.workers, 8)} of {self.reported} draw the same from {self.source}"
+        return f"{self.dataset}: workers {join_limited(self.workers, 8)} of {self.reported} draw the same random numbers from {self.source}"

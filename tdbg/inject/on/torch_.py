@@ -31,7 +31,7 @@ CHILD_S = 2.0  # for a loader's worker to end
 PEERS_S = 1.0  # other ranks may still be reading what this one has sent
 FAILED_CODE = 125  # as the boot file's, where tdbg fails to start
 PREFLIGHT_FAILED = (
-    "tdbg: preflight: process {} was ended before its first update, because the trials failed (TD-C005)\n"
+    "tdbg: preflight: process {} was stopped before its first update because the trials failed (TD-C005)\n"
 )
 FED = (Step, Metric)  # the events that say metrics
 
@@ -51,7 +51,7 @@ def arrive(module: ModuleType) -> None:
         redirects.install_torch_redirects()
     rank = me.get_guard("monitor").call_guarded(Rank, me, begun)
     if me.settings.preflight and (rank is None or not rank.can_preflight()):
-        raise RuntimeError("its trials could not be set up")  # the boot file ends the process
+        raise RuntimeError("the preflight trials could not be set up")  # the boot file ends the process
     if me.settings.records:
         me.get_guard("records").call_guarded(log_recorder.install_recorder, me)
         if me.feed is not None:
@@ -216,7 +216,7 @@ class Rank:
             total += size
         if not tensors:
             if left_out:
-                self.me.note_once("batch-left-out", f"no tensor of a batch could be kept: {', '.join(left_out[:3])}")
+                self.me.note_once("batch-left-out", f"no tensor of the batch could be saved: {', '.join(left_out[:3])}")
             return ""
         path = folder / f"batch_step{step:08d}.safetensors"
         write(path, tensors, {"step": str(step), "rank": str(self.me.rank)})

@@ -57,7 +57,7 @@ def read_json_rows(path: Path) -> Iterator[Row]:
     except OSError as error:
         raise TdbgError(f"{path}: {describe_failure(error)}", "name a file of JSON lines") from None
     except ValueError as error:
-        raise TdbgError(f"{path} is no JSON: {error}", "name metrics.jsonl, JSON lines or trainer_state.json") from None
+        raise TdbgError(f"{path} is not JSON: {error}", "use metrics.jsonl, JSON lines or trainer_state.json") from None
     history = found.get("log_history") if isinstance(found, Mapping) else found
     entries = history if isinstance(history, list) else []
     rows = (row_of(entry, of_trainer=isinstance(found, Mapping)) for entry in entries)

@@ -8,9 +8,9 @@ READ_FROM_TEXT = "text"  # the source of numbers that the program printed
 COUNT_0 = "count_0_str"  # the text of a phase that names its metrics without a sample
 MOST_NAMED = 12  # of them
 LEFT_OUT = {  # why rows are not written
-    "overhead": "the program logs more often than --max-overhead pays for",
-    "disk": "the file may take a quarter of --disk-budget, or could not be written",
-    "device": "too many values were on their way from a device",
+    "overhead": "the program logs more often than --max-overhead allows",
+    "disk": "the file reached its limit (a quarter of --disk-budget) or could not be written",
+    "device": "too many values were still being copied from the device",
 }
 
 

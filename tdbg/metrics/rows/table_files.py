@@ -59,7 +59,7 @@ def resolve_table_path(out: str, force: bool, *, binary: bool = False) -> Iterat
     if path.is_dir():
         raise TdbgError(f"{path} is a folder", "name a file")
     if path.exists() and not force:
-        raise TdbgError(f"{path} is there already", "choose another name, or add --force")
+        raise TdbgError(f"{path} already exists", "choose another name, or add --force")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") if binary else part.open("w", encoding="utf-8", newline="") as file:

@@ -34,7 +34,7 @@ class BestStuck(Rule):
     """
 
     code = "TD-K002"
-    title = "a best that is never updated"
+    title = "a best value that is never updated"
     severity = "error"
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
@@ -74,5 +74,5 @@ def _describe_progress(best: Series, plain: Series, better: bool) -> str:
     if (peak > value) if better else (peak < value):
         return f"reached {peak:g}"
     if value == 0.0 and peak != value:
-        return f"came down to {peak:g}" if not better else f"never was above {peak:g}"
+        return f"came down to {peak:g}" if not better else f"was never above {peak:g}"
     return ""

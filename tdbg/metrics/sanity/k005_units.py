@@ -48,7 +48,7 @@ class MixedUnits(Rule):
                 [f"{one}: {', '.join(sorted(of))}" for one, of in [*twice, *stated]],
                 rank=seen.rank,
                 cause="two places that log it disagree about its unit",
-                try_next="state one unit, or let the name of the twin end in its own (_pct, _frac)",
+                try_next="use one unit, or end the second metric's name in its own unit (_pct, _frac)",
             )
         yield from self._compare_sizes(seen)
 

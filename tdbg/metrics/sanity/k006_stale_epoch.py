@@ -32,7 +32,7 @@ class StaleEpoch(Rule):
     """
 
     code = "TD-K006"
-    title = "rows that keep the epoch of long ago"
+    title = "rows with a stale epoch"
     severity = "warning"
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
@@ -59,6 +59,6 @@ class StaleEpoch(Rule):
             evidence,
             rank=rank,
             first_step=step,
-            cause="the epoch is copied from a value that other code refreshes, and rarely",
+            cause="the epoch is copied from a value that other code rarely updates",
             try_next="pass the current epoch to the call that writes the row",
         )

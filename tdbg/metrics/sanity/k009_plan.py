@@ -58,7 +58,7 @@ class BeyondPlan(Rule):
             title,
             [],
             rank=rank,
-            cause="the planned length of an epoch is not the one that the loader has",
+            cause="the planned epoch length differs from the loader's",
             try_next="plan with len(loader) of this rank, divided by the accumulation steps",
         )
 

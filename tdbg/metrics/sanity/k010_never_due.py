@@ -27,7 +27,7 @@ class NeverDue(Rule):
     from, no early stop. Often the interval was meant in steps and given in epochs, or the data is smaller than usual.
 
     Example:
-        TD-K010 warning: validation is due every 5000 steps, and the run has 480
+        TD-K010 warning: validation is due every 5000 steps, but the run has only 480
 
     What to do: Shorten the interval, or give it as a fraction of the run (`OpsSchedule` takes ``{"fraction": 0.1}``);
     say 0 if it is not wanted.
@@ -50,9 +50,9 @@ class NeverDue(Rule):
         if not late:
             return
         what, (every, planned, rank) = next(iter(late.items()))
-        more = f", and so {'is' if len(late) == 2 else 'are'} {', '.join(list(late)[1:])}" if len(late) > 1 else ""
+        more = f"; also never due: {', '.join(list(late)[1:])}" if len(late) > 1 else ""
         yield self.make_finding(
-            f"{what} is due every {every:g} steps, and the run has {planned:g}{more}",
+            f"{what} is due every {every:g} steps, but the run has only {planned:g}{more}",
             [f"{name}: every {own[0]:g} steps of {own[1]:g}" for name, own in late.items()],
             rank=rank,
             cause="the interval is longer than the run",

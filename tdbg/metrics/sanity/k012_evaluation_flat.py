@@ -61,7 +61,7 @@ class EvaluationFlat(Rule):
                 severity=self.severity if is_certain else "info",
                 rank=one.rank,
                 phase="val",
-                cause="labels or inputs of the two sets differ (order of classes, normalisation, pairing), or the score is wrong",
+                cause="training and evaluation data differ (class order, normalisation, pairing) or the score is wrong",
                 try_next="compute the same score on a few training batches: if it is high there, compare the two data sets",
             )
             return

@@ -17,5 +17,5 @@ def plain_sinks(names: Sequence[str], **settings: Mapping[str, object]) -> list[
         try:
             made.append(SINKS[name](**settings.get(name, {})))
         except TypeError as error:
-            raise TdbgError(f"the sink {name} cannot be made: {error}", "see its docstring for its settings") from None
+            raise TdbgError(f"cannot create the sink {name}: {error}", "see its docstring for its settings") from None
     return made

@@ -65,7 +65,7 @@ def _last_attempt(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     if begin and begin != HEADING:
-        raise TdbgError(f"{path} is there, and not by this sink", "name another file")
+        raise TdbgError(f"{path} exists but was not written by this sink", "name another file")
     return max(map(int, found)) if found else None
 
 

@@ -78,7 +78,7 @@ class WandbSink(MetricSink):
         """The run of W&B. Raises TdbgError without the package."""
         if self._run is None:
             if self._closed:
-                raise TdbgError("the run of W&B is closed", "make a new sink")
+                raise TdbgError("the W&B run is closed", "create a new sink")
             self._run = self._init_run()
             self._id = self._run.id
             self._run.define_metric(STEP)
@@ -150,7 +150,7 @@ class WandbSink(MetricSink):
             self._id, self._resume = str(saved), True
         elif saved and saved != self._id:
             print_messages(
-                f"metrics: this run of W&B is {self._id}, not {saved} of the checkpoint: load before the first row"
+                f"metrics: the W&B run is {self._id}, but the checkpoint has {saved}: load it before the first row"
             )
 
 

@@ -74,12 +74,12 @@ class AveragingWindow:
         """Go on from a saved state. Raises TdbgError for one that is not sound, and then changes nothing."""
         try:
             if state["version"] != VERSION:
-                raise ValueError(f"its version is {state['version']!r}")
+                raise ValueError(f"version {state['version']!r} is not supported")
             steps = int(state["steps"])
             sums = {Key.parse(key): _parse_partial(found) for key, found in state["sums"].items()}
             last = {Key.parse(key): as_float(value, key) for key, value in state["last"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TdbgError(f"the saved averages are not sound: {error!r}", "load another checkpoint") from None
+            raise TdbgError(f"the saved averages are invalid: {error!r}", "load another checkpoint") from None
         self.steps, self._sums, self._last = steps, sums, last
 
 

@@ -52,7 +52,7 @@ class EarlyStop:
             parse_direction(higher_is_better, name) if higher_is_better is not None else direction_of(name)
         )
         if self.higher_is_better is None and patience is not None:
-            raise ScheduleError(f"{metric} has no direction of its own", "say higher_is_better=True or False")
+            raise ScheduleError(f"{metric} has no known direction", "pass higher_is_better=True or False")
         self.patience = _validate_bound("patience", patience, 0)
         self.min_delta = _validate_bound("min_delta", min_delta, 0) or 0.0
         self.max_loss = _validate_bound("max_loss", max_loss)
@@ -145,7 +145,7 @@ class EarlyStop:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a saved state; of another metric only nothing is taken. Raises StateError for an unsound one."""
         if state_fields.require_whole(state, "version", "early stop") != VERSION:
-            raise state_fields.StateError("early stop.version", f"is {state['version']}")
+            raise state_fields.StateError("early stop.version", f"is {state['version']}, which is not supported")
         best, best_epoch = (
             state_fields.number_or_none(state, "best", "early stop"),
             state_fields.validate_epoch(state, "best_epoch", "early stop"),
@@ -195,7 +195,7 @@ class LevelSchedule:
     def __init__(self, levels: Mapping[int, str]) -> None:
         for step, level in levels.items():
             if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-                raise ScheduleError(f"a level is to change at step {step!r}", "steps are whole numbers from 0 up")
+                raise ScheduleError(f"a level change is set for step {step!r}", "steps are whole numbers from 0 up")
             if level not in LEVELS:
                 raise ScheduleError(f"no level is called {level!r}", f"levels: {', '.join(LEVELS)}")
         self.levels = dict(sorted(levels.items()))
@@ -214,9 +214,9 @@ def _validate_bound(name: str, value: float | None, least: float | None = None) 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise ScheduleError(f"{name} of early stopping is {value!r}", "it is a number")
+        raise ScheduleError(f"{name} of early stopping is {value!r}", "give a number")
     if least is not None and value < least:
-        raise ScheduleError(f"{name} of early stopping is {value:g}", f"it is {least:g} or more; leave it out for none")
+        raise ScheduleError(f"{name} of early stopping is {value:g}", f"use {least:g} or more, or leave it out")
     return value
 
 

@@ -13,7 +13,7 @@ OPS = {  # operation -> its interval where none is said, what it is
     "validation": ({"epochs": 1}, "validate"),
     "masking": (0, "validate with components masked"),
     "checkpoint": ({"epochs": 1}, "save a checkpoint"),
-    "step": (1, "take a step's values into the averages"),
+    "step": (1, "add a step's values to the averages"),
     "console": (10, "print a line"),
     "wandb": (10, "write to the sinks: W&B, TensorBoard, files"),
     "lr": (10, "write the learning rates"),
@@ -58,7 +58,7 @@ class OpsSchedule:
             try:
                 early_stop = EarlyStop(**{"warmup_steps": self.warmup_steps, **early_stop})
             except TypeError as error:
-                raise ScheduleError(f"early_stop has a setting that there is not: {error}", "see EarlyStop") from None
+                raise ScheduleError(f"early_stop has an unknown setting: {error}", "see EarlyStop") from None
         self.early_stop = early_stop
         self.levels = levels if isinstance(levels, LevelSchedule) else LevelSchedule(levels or {})
 
@@ -75,7 +75,7 @@ class OpsSchedule:
             if plain == "metrics":
                 continue
             if plain in flat:
-                raise ScheduleError(f"{plain} is in the configuration twice", "say it once")
+                raise ScheduleError(f"{plain} is set twice in the configuration", "set it once")
             flat[plain] = value
         for length in LENGTHS:
             flat[length] = flat.get(length) or None
@@ -151,7 +151,7 @@ class OpsSchedule:
     def _resolve_warmup(self, asked: object) -> int:
         found = resolve_interval(asked, "warmup", self.total_steps)
         if found.epochs and not self.steps_per_epoch:
-            raise ScheduleError("the warm-up is in epochs of unknown length", "say steps_per_epoch")
+            raise ScheduleError("the warm-up is in epochs of unknown length", "set steps_per_epoch")
         steps = found.steps or found.epochs * (self.steps_per_epoch or 0)
         if self.total_steps is not None and steps > self.total_steps:
             raise ScheduleError(
@@ -189,7 +189,7 @@ def _resolve_length(
     """Steps, epochs and steps an epoch; of two the third."""
     for name, value in (("total_steps", total), ("epochs", epochs), ("steps_per_epoch", each)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ScheduleError(f"{name} is {value!r}", "it is a whole number from 1 up; leave it out if it is unknown")
+            raise ScheduleError(f"{name} is {value!r}", "use a whole number of 1 or more; leave it out if unknown")
     if epochs and each:
         if total and not (epochs - 1) * each < total <= epochs * each:
             raise ScheduleError(

@@ -52,19 +52,19 @@ def resolve_interval(asked: object, name: str, total_steps: int | None = None) -
         return _of_mapping(asked, name, total_steps)
     if isinstance(asked, float):
         raise ScheduleError(
-            f"the interval of {name} is {asked:g}, which may be a fraction or steps",
-            f"say {{'fraction': {asked:g}}} or a whole number of steps",
+            f"the interval of {name} is {asked:g}, which could mean a fraction or steps",
+            f"write {{'fraction': {asked:g}}} or a whole number of steps",
         )
     return _parse_steps(asked, name)
 
 
 def _of_mapping(asked: Mapping[str, object], name: str, total_steps: int | None) -> Interval:
     if not asked:
-        raise ScheduleError(f"the interval of {name} says nothing: {{}}", f"say one of {', '.join(KINDS)}; 0 is off")
+        raise ScheduleError(f"the interval of {name} is empty: {{}}", f"give one of {', '.join(KINDS)}; 0 turns it off")
     asked = {str(kind).lower().removeprefix("interval_"): value for kind, value in asked.items()}
     unknown = [kind for kind in asked if kind not in KINDS]
     if unknown:
-        raise ScheduleError(f"the interval of {name} is in {unknown[0]!r}", f"it is in {', '.join(KINDS)}")
+        raise ScheduleError(f"the interval of {name} has the unknown unit {unknown[0]!r}", f"use {', '.join(KINDS)}")
     given = {kind: value for kind, value in asked.items() if value}
     if len(given) > 1:
         both = " and ".join(f"{kind}={value}" for kind, value in given.items())
@@ -82,7 +82,7 @@ def _of_fraction(value: object, name: str, total_steps: int | None) -> Interval:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ScheduleError(f"the interval of {name} is the fraction {value!r}", "a fraction is above 0 and at most 1")
     if not total_steps:
-        raise ScheduleError(f"the interval of {name} is a fraction of a run of unknown length", "say total_steps")
+        raise ScheduleError(f"the interval of {name} is a fraction of a run of unknown length", "set total_steps")
     return Interval(steps=max(1, round(value * total_steps)), asked=f"{value:g} of {format_count(total_steps, 'step')}")
 
 
@@ -92,7 +92,7 @@ def _parse_steps(value: object, name: str) -> Interval:
 
 def _validate_whole(value: object, name: str, kind: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ScheduleError(f"the interval of {name} is {value!r} {kind}", f"{kind} are a whole number; 0 is off")
+        raise ScheduleError(f"the interval of {name} is {value!r} {kind}", f"{kind} must be a whole number; 0 is off")
     if value < 0:
-        raise ScheduleError(f"the interval of {name} is {value} {kind}", "0 is off; there is nothing below")
+        raise ScheduleError(f"the interval of {name} is {value} {kind}", "it must be 0 or more; 0 turns it off")
     return value

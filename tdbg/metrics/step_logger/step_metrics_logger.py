@@ -242,11 +242,11 @@ class StepMetricsLogger:
         """
         try:
             if state["version"] != VERSION:
-                raise ValueError(f"its version is {state['version']!r}")
+                raise ValueError(f"version {state['version']!r} is not supported")
             step, epoch = int(state["step"]), state["epoch"]
             window, sinks = state["window"], dict(state["sinks"])
         except (KeyError, TypeError, ValueError) as error:
-            raise TdbgError(f"the logger's saved state is not sound: {error!r}", "load another checkpoint") from None
+            raise TdbgError(f"the logger's saved state is invalid: {error!r}", "load another checkpoint") from None
         self.window.load_state_dict(window)
         self.step, self.epoch = step, epoch
         self.sinks.load_state_dict(sinks)

@@ -35,7 +35,7 @@ def shared_run_id(saved: str | None = None, *, timeout_s: float = TIMEOUT_S) -> 
     if world == 1:
         return new_id()
     if store is None:
-        what = f"{world} ranks need one id of the W&B run, and there is no process group to share it"
+        what = f"{world} ranks need one W&B run id, but there is no process group to share it"
         raise TdbgError(what, f"call it after torch.distributed.init_process_group, or set {ENV}")
     return _share_through_store(store, rank, timeout_s)
 
@@ -52,8 +52,8 @@ def _share_through_store(store: Any, rank: int, timeout_s: float) -> str:
         store.wait([name], timedelta(seconds=timeout_s))
         return bytes(store.get(name)).decode()
     except RuntimeError as error:  # DistStoreError: the time is over, or rank 0 is gone
-        what = f"rank 0 shared no id of the W&B run within {timeout_s:g} s: {str(error).splitlines()[0]}"
-        raise TdbgError(what, "every rank has to make its logger; or pass run_id") from None
+        what = f"rank 0 did not share the W&B run id within {timeout_s:g} s: {str(error).splitlines()[0]}"
+        raise TdbgError(what, "create the logger on every rank, or pass run_id") from None
 
 
 def _resolve_process_group() -> tuple[object, int, int]:

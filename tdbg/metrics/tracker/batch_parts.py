@@ -38,15 +38,15 @@ def _iter_parts(kind: str, values: Any, samples: Any, batch: int, sized: bool) -
     for name, inner in values.items():
         if not isinstance(inner, Mapping):
             raise MetricValueError(
-                f"{kind} {name!r} has {type(inner).__name__}, not metric -> mean", _format_hint(kind)
+                f"{kind} {name!r} is {type(inner).__name__}, not a mapping of metric to mean", _format_hint(kind)
             )
         if sized and name not in samples:
-            raise TdbgError(f"{kind} {name!r} came without its number of samples", f"hand over {kind}_samples")
+            raise TdbgError(f"{kind} {name!r} has no number of samples", f"pass {kind}_samples")
         number = as_count(samples.get(name, batch), f"{kind} {name}")
         if number > batch:
             raise TdbgError(
                 f"{kind} {name!r} has {format_count(number, 'sample')}, and its batch has {batch}",
-                "no part is larger than the batch",
+                "a part cannot be larger than its batch",
             )
         yield name, number, inner
 

@@ -33,8 +33,8 @@ class BestEpochs:
         better = parse_direction(higher_is_better, name) if higher_is_better is not None else direction_of(name)
         if better is None:
             raise TdbgError(
-                f"{self.criterion} has no direction of its own",
-                f'say which way is better: directions={{"{name}": "max"}}',
+                f"{self.criterion} has no known direction",
+                f'pass its direction: directions={{"{name}": "max"}}',
             )
         self.higher_is_better = better
         self.epochs: list[Epoch] = []

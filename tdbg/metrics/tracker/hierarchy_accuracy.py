@@ -38,7 +38,7 @@ def chain_counts(
     """
     names = list(tasks) or list(targets)
     if not names:
-        raise MetricValueError("a chain has no task", "name the tasks of the hierarchy, or hand over targets")
+        raise MetricValueError("chain accuracy needs at least one task", "pass tasks or targets")
     whole: Any = None
     partial: object = None
     labelled: Any = None
@@ -78,9 +78,7 @@ def top_counts(
     if len(getattr(scores, "shape", ())) == 2 and hasattr(scores, "sum"):
         return _top_of_scores(scores, targets, ks, null_label, task)
     if set(ks) != {1}:
-        raise MetricValueError(
-            f"task {task!r}: the {max(ks)} best classes need scores (N, C), not {_get_shape(scores)}"
-        )
+        raise MetricValueError(f"task {task!r}: top-{max(ks)} accuracy needs scores (N, C), not {_get_shape(scores)}")
     right, null = _compare_labels(scores, targets, task, null_label)
     totals = _count_true([right & ~null, ~null])
     return TopCounts({1: totals[0]}, totals[1])
@@ -112,9 +110,9 @@ def _make_label_error(task: str, labels: Any, count: int, classes: int) -> Metri
     """Labels that are no class: the first of them, and how many there are."""
     label = labels[0].item()
     more = f" and {count - 1} more are" if count > 1 else " is"
-    hint = f"if {label} means that there is no label, say null_label={label}" if label < 0 else "labels count from 0"
+    hint = f"if {label} means that there is no label, pass null_label={label}" if label < 0 else "labels count from 0"
     return MetricValueError(
-        f"task {task!r}: label {label}{more} none of its {format_count(classes, 'class')} (0 to {classes - 1})", hint
+        f"task {task!r}: label {label}{more} not among its {format_count(classes, 'class')} (0 to {classes - 1})", hint
     )
 
 

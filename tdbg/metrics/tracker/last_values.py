@@ -47,7 +47,7 @@ class LastValues:
     def _of_number(self, name: str) -> Key:
         key = build_key(self.prefix, name)
         if key.text:
-            raise KeyGrammarError(f"{str(key)!r} is a number, and its name says that it is a text")
+            raise KeyGrammarError(f"{str(key)!r} is a number, but its suffix _str marks a text")
         return key
 
     def __iter__(self) -> Iterator[tuple[Key, Stamped]]:
@@ -100,7 +100,7 @@ def lr_dict(source: object) -> dict[str, float]:
         rates = list(source)
         return _build_rate_dict([f"group{at}" for at in range(len(rates))], rates)
     if source is None or isinstance(source, str | bytes):
-        raise MetricValueError("there is no learning rate in it", "hand over the optimizer, its scheduler or a mapping")
+        raise MetricValueError("no learning rate was given", "pass the optimizer, its scheduler or a mapping")
     return _build_rate_dict(["group0"], [source])
 
 

@@ -10,7 +10,7 @@ class MetricValueError(TdbgError):
     """What was handed over as the value of a metric is not one real number."""
 
     def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(what, hint or "hand over one number: take the mean of the batch, or .item()")
+        super().__init__(what, hint or "pass one number: take the mean of the batch, or .item()")
 
 
 def as_float(value: Any, name: str) -> float:
@@ -52,7 +52,7 @@ def as_list(values: object, name: str) -> list[object]:
         return list(values)
     shape = getattr(values, "shape", None)
     if shape is None or len(shape) != 1:
-        raise MetricValueError(f"metric {name!r} has no value a sample: {_describe_kind(values)}", "hand over a vector")
+        raise MetricValueError(f"metric {name!r} has no per-sample values: {_describe_kind(values)}", "pass a vector")
     found: list[Any] = _to_local(values, name).tolist()
     return found
 
@@ -63,7 +63,7 @@ def _extract_element(value: object, name: str) -> object:
     if shape is None:
         return value
     if math.prod(shape) != 1:
-        raise MetricValueError(f"metric {name!r} is one number, not {_describe_kind(value)}")
+        raise MetricValueError(f"metric {name!r} must be one number, not {_describe_kind(value)}")
     if getattr(value, "is_meta", False):
         raise MetricValueError(f"metric {name!r} is {_describe_kind(value)}, which holds no data")
     value = _to_local(value, name)

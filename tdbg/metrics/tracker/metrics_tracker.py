@@ -58,8 +58,8 @@ class MetricsTracker(TrackerState):
         phase = phase or self.val_phase
         if not any(task in targets for task in predictions):
             raise MetricValueError(
-                f"the predictions are of {format_names(predictions)}, the targets of {format_names(targets)}",
-                "call a task by the same name in both",
+                f"no task in common: predictions have {format_names(predictions)}, targets {format_names(targets)}",
+                "use the same task names in both",
             )
         found = {
             task: top_counts(scores, targets[task], ks, null_label=self.null_label, task=task)

@@ -18,7 +18,7 @@ def reduce_phase(phase: Phase, group: Any = None) -> None:
     kB. Raises TdbgError if this pass is reduced already, or if the ranks speak of different phases.
     """
     if phase.reduced:
-        raise TdbgError(f"the sums of {phase.name!r} are those of all ranks already", "reduce a pass once")
+        raise TdbgError(f"phase {phase.name!r} is already reduced over all ranks", "reduce each pass only once")
     states = _gather_states(_list_sums(phase), group)
     names = sorted({str(state["phase"]) for state in states})
     if len(names) > 1:
@@ -85,4 +85,4 @@ def check_units(phase: str, units: Iterable[tuple[tuple[str, ...], str]]) -> Non
     for slot, unit in units:
         if unit and known.setdefault(slot, unit) != unit:
             both = " and ".join(sorted((known[slot], unit)))
-            raise TdbgError(f"{phase}/{slot[0]} is in {both} on different ranks", "say the same units on every rank")
+            raise TdbgError(f"{phase}/{slot[0]} is in {both} on different ranks", "set the same units on every rank")

@@ -114,7 +114,7 @@ def _put_metric(phase: Phase, entry: Any, where: str, make: Callable[[str], Metr
     )
     _build_or_raise(where, functools.partial(phase.build_key, slot))
     if slot in phase.metrics:
-        raise StateError(where, f"is there twice: {phase.build_key(slot)}")
+        raise StateError(where, f"appears twice: {phase.build_key(slot)}")
     phase.metrics[slot] = _parse_metric(entry, where, make(slot.metric), slot.metric in told)
 
 
@@ -172,11 +172,11 @@ def partial_of(row: object, where: str) -> Partial:
     """Sums; long numbers are refused before they are read."""
     row = state_fields.require_row(row, 6, where, "sums")
     if not isinstance(row[0], str) or len(row[0]) > MAX_DIGITS:
-        raise StateError(where, "has a sum that is no text, or too long")
+        raise StateError(where, "has a sum that is not text or is too long")
     try:
         numerator = int(row[0], 16)
     except ValueError:
-        raise StateError(where, f"has the sum {row[0]!r}, which is no number") from None
+        raise StateError(where, f"has the sum {row[0]!r}, which is not a number") from None
     names = ("shift", "count", "batches", "nan", "inf")
     counts = [
         state_fields.require_whole({name: value}, name, where) for name, value in zip(names, row[1:], strict=True)
@@ -218,12 +218,12 @@ def _best_of(state: Mapping[str, Any], tracker: "TrackerState", phases: Mapping[
 
 def _validate_header(state: object) -> Mapping[str, object]:
     if not isinstance(state, Mapping) or state.get("kind") != KIND:
-        raise StateError("it", "is no state of a MetricsTracker")
+        raise StateError("it", "is not the state of a MetricsTracker")
     version = state.get("version")
     if isinstance(version, int) and version > VERSION:
         raise StateError("version", f"is {version}, newer than this tdbg knows ({VERSION})")
     if version != VERSION:
-        raise StateError("version", f"is {version!r}")
+        raise StateError("version", f"is {version!r}, which is not supported")
     return state
 
 
@@ -232,4 +232,4 @@ def _build_or_raise(where: str, make: Callable[[], T]) -> T:
     try:
         return make()
     except (TdbgError, TypeError) as error:
-        raise StateError(where, f"has a name that the grammar does not have: {error}") from None
+        raise StateError(where, f"has an invalid name: {error}") from None

@@ -14,8 +14,8 @@ class StateError(TdbgError):
     """A saved state that is not sound; nothing of it was taken over."""
 
     def __init__(self, where: str, what: str) -> None:
-        hint = "load that of an older checkpoint, or begin anew without it"
-        super().__init__(f"the saved state of the metrics is not sound: {where} {what}", hint)
+        hint = "load the state of an older checkpoint, or start without one"
+        super().__init__(f"the saved state of the metrics is invalid: {where} {what}", hint)
 
 
 def require_field(data: object, name: str, where: str) -> Any:

@@ -36,7 +36,7 @@ class SubsetMetricWrapper:
             if len(numbers) != len(names):
                 raise MetricValueError(
                     f"metric {metric!r} has {format_count(len(numbers), 'value')} for {format_count(len(names), 'sample')}",
-                    "hand over one value a sample",
+                    "pass one value per sample",
                 )
             by_subset: dict[str, list[float]] = {}
             for name, number in zip(names, numbers, strict=True):
@@ -45,9 +45,7 @@ class SubsetMetricWrapper:
             found += [(phase.resolve_slot(metric, task, subset), group) for subset, group in by_subset.items()]
         known = {slot.subset for slot in phase.metrics} | {slot.subset for slot, _ in found}
         if len(known) > MAX_SUBSETS:
-            raise TdbgError(
-                f"there are more than {MAX_SUBSETS} subsets", "hand over the name of a part, not of a sample"
-            )
+            raise TdbgError(f"there are more than {MAX_SUBSETS} subsets", "pass the name of a subset, not of a sample")
         self.tracker.keep(phase)
         for slot, group in found:
             sums = phase.get_or_create_at(slot).partial

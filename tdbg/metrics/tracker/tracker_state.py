@@ -177,10 +177,10 @@ class TrackerState:
         found = self.phases.get(name)
         if found is None:
             if not Key(name, "loss").of_phase:
-                raise TdbgError(f"{name!r} is no phase: its keys are those of last values", "call it train, val, ...")
+                raise TdbgError(f"{name!r} is not a phase: its keys are for last values", "use train, val, ...")
             return Phase(name, self.make_metric)
         if found.reduced:
-            raise TdbgError(f"the sums of {name!r} are those of all ranks already", "finalise it before you add more")
+            raise TdbgError(f"phase {name!r} is already reduced over all ranks", "finalise it before you add more")
         return found
 
     def keep(self, phase: Phase) -> Phase:
@@ -248,5 +248,5 @@ class TrackerState:
 def _check_metric_name(name: str, what: str) -> str:
     """The name of a metric as settings take it: without phase."""
     if not isinstance(name, str) or "/" in name:
-        raise TdbgError(f"a {what} is said of a metric, not of {name!r}", "leave the phase out: loss, not val/loss")
+        raise TdbgError(f"a {what} is set for a metric, not for {name!r}", "leave the phase out: loss, not val/loss")
     return name

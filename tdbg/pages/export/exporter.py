@@ -97,7 +97,7 @@ def refuse_existing(path: Path, force: bool) -> None:
 
 
 def _exists_error(path: Path) -> TargetExistsError:
-    what = "is a folder" if path.is_dir() else "is there already"
+    what = "is a folder" if path.is_dir() else "already exists"
     return TargetExistsError(f"{path} {what}", "choose another name, or --force to overwrite files")
 
 

@@ -88,7 +88,7 @@ class Export:
     def _write_folder(self, exporter: FileExporter, progress: Progress) -> None:
         """Every chosen tensor, and the scalars, in files below the folder that was named."""
         if self.target.exists() and not self.target.is_dir():
-            raise TdbgError(f"{self.target} is no folder", f"choose another, or a name that ends in .{exporter.name}")
+            raise TdbgError(f"{self.target} is not a folder", f"choose another, or a name ending in .{exporter.name}")
         for name, pick in self._iter_named_tensors():
             for suffix, tensor in exporter.split_tensor(pick.tensor):
                 path = self.target / f"{name}{suffix}.{exporter.name}"

@@ -21,7 +21,7 @@ def encode_record(key: str | int, fields: Mapping[str, Any], layout: Layout | No
     """A datapoint's record: what comes before its number, and what comes behind number and place."""
     known = {name: value for name, value in fields.items() if value is not None}
     if RESERVED & known.keys():
-        raise UnstorableError(f"a datapoint has no free field {', '.join(RESERVED & known.keys())}")
+        raise UnstorableError(f"a datapoint field has a reserved name: {', '.join(RESERVED & known.keys())}")
     try:
         key = key if isinstance(key, str) else operator.index(key)
         for name, kind in KINDS.items():
@@ -32,7 +32,7 @@ def encode_record(key: str | int, fields: Mapping[str, Any], layout: Layout | No
     except (TypeError, ValueError, OverflowError) as error:
         raise UnstorableError(f"{_find_unencodable(known)}: {error}", "store a number, a text or a tensor") from None
     if len(rest) + len(start) > FRAME_LIMIT - 1000:
-        raise UnstorableError(f"the scalars of datapoint {key!r} have {len(rest):,} bytes of JSON")
+        raise UnstorableError(f"the scalars of datapoint {key!r} are too large: {len(rest):,} bytes of JSON")
     if "keys" in known:
         _check_rows(known, layout)
     return start, rest

@@ -18,7 +18,7 @@ def view_bytes(data: Any) -> memoryview:
     """The bytes of anything that lies in memory in one piece, not copied. Raises ValueError or TypeError for others."""
     found = memoryview(data)
     if not found.c_contiguous:
-        raise ValueError("its bytes do not lie in one piece")
+        raise ValueError("its memory is not contiguous")
     if found.itemsize == 1 and found.ndim == 1:
         return found
     if not found.nbytes:
@@ -51,7 +51,7 @@ def _write_remaining(fd: int, pieces: Sequence[memoryview], done: int, offset: i
         while done < size:
             count = _write_vectored(fd, [piece[done:]], offset + done)
             if not count:
-                raise OSError(errno.EIO, "the disk takes no more bytes and gives no reason")
+                raise OSError(errno.EIO, "the disk accepts no more bytes and reports no error")
             done += count
         done -= size
         offset += size
@@ -112,7 +112,7 @@ def is_ours(fd: int, file: tuple[int, int]) -> bool:
 def check_ours(fd: int, file: tuple[int, int]) -> None:
     """OSError if the number is another file's by now, or none: it must not be written to."""
     if not is_ours(fd, file):
-        raise OSError(errno.EBADF, "the program has closed a file of its capture")
+        raise OSError(errno.EBADF, "the program closed a file that tdbg is writing captured data to")
 
 
 def identify_file(fd: int) -> tuple[int, int]:

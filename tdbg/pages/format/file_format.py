@@ -78,7 +78,7 @@ def encode_read_json(value: object) -> bytes:
 def _mark_value(value: Any, depth: int) -> object:
     """``value`` as JSON can hold it."""
     if depth > 100:
-        raise ValueError("it is nested too deeply, or holds itself")
+        raise ValueError("it is nested too deeply, or contains itself")
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -121,11 +121,11 @@ def _decode_mark(name: str, inside: object) -> object:
         return base64.b64decode(inside, validate=True)
     if name == "$dict" and isinstance(inside, dict):
         return {key: unmark_value(item) for key, item in inside.items()}
-    raise ValueError(f"an unknown mark, {name[:40]!r}")
+    raise ValueError(f"an unknown type marker, {name[:40]!r}")
 
 
 def _no_constant(word: str) -> object:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not valid JSON")
 
 
 _scan: Callable[[str, int], tuple[object, int]] = vars(json.JSONDecoder(parse_constant=_no_constant))["scan_once"]
@@ -145,11 +145,11 @@ def decode_json(text: bytes | str) -> object:
         source = text if isinstance(text, str) else text.decode()
         value, end = _scan(source, 0)
     except StopIteration:
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if _is_nested_deeper(source, DEPTH):
         raise ValueError("it is nested too deeply")
     if end != len(source) and source[end:].strip(" \t\r\n"):
-        raise ValueError("something stands behind the JSON value")
+        raise ValueError("there is extra data after the JSON value")
     return value

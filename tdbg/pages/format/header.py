@@ -93,7 +93,7 @@ def build_header(
     texts += _format_padding(placed, room, size)
     text = ("{" + ",".join(texts) + "}").encode()
     if len(text) > min(room - LENGTH_BYTES, HEADER_LIMIT):
-        raise ValueError(f"the header of a page has {len(text):,} bytes, and room for {room - LENGTH_BYTES:,}")
+        raise ValueError(f"the header of a page needs {len(text):,} bytes, but has room for {room - LENGTH_BYTES:,}")
     return (room - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little") + text.ljust(room - LENGTH_BYTES)
 
 
@@ -129,9 +129,9 @@ def length_of(start: bytes, size: int) -> int:
     if len(start) < LENGTH_BYTES or not length:
         raise ValueError("it has no header")
     if LENGTH_BYTES + length > size:
-        raise ValueError(f"its header claims {length:,} bytes, and the file has {size:,}")
+        raise ValueError(f"its header claims {length:,} bytes, but the file has {size:,}")
     if length > HEADER_LIMIT:
-        raise ValueError(f"its header has {length:,} bytes, and {HEADER_LIMIT:,} is the limit")
+        raise ValueError(f"its header has {length:,} bytes, more than the limit of {HEADER_LIMIT:,}")
     return length
 
 
@@ -142,10 +142,10 @@ def parse_header(text: bytes, size: int) -> tuple[dict[str, str], dict[str, Stor
     """
     found = decode_json(text)
     if not isinstance(found, dict):
-        raise ValueError("its header is no object")
+        raise ValueError("its header is not a JSON object")
     metadata = found.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise ValueError("its metadata are no texts")
+        raise ValueError("its metadata values are not all strings")
     data = LENGTH_BYTES + len(text)
     tensors = {name: _parse_stored(name, entry, data, size) for name, entry in found.items()}
     at, last = data, ""
@@ -161,10 +161,10 @@ def _parse_stored(name: str, entry: object, data: int, size: int) -> Stored:
         (entry.get(key) for key in ("dtype", "shape", "data_offsets")) if isinstance(entry, dict) else (None,) * 3
     )
     if not isinstance(dtype, str) or not is_shape(shape) or not isinstance(offsets, list) or len(offsets) != 2:
-        raise ValueError(f"the entry of the tensor {name[:80]!r} is not whole")
+        raise ValueError(f"the entry of the tensor {name[:80]!r} is incomplete")
     begin, end = offsets
     if not is_whole_number(begin) or not is_whole_number(end) or not begin <= end <= size - data:
-        raise ValueError(f"the tensor {name[:80]!r} lies beyond the file")
+        raise ValueError(f"the tensor {name[:80]!r} lies beyond the end of the file")
     if dtype in BY_STORED and math.prod(shape) * BY_STORED[dtype].size != end - begin:
-        raise ValueError(f"the tensor {name[:80]!r}: its shape and its {end - begin:,} bytes do not fit together")
+        raise ValueError(f"the tensor {name[:80]!r}: its shape does not match its {end - begin:,} bytes")
     return Stored(dtype, tuple(shape), data + begin, data + end)

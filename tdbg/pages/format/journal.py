@@ -85,7 +85,7 @@ class Frames:
         """One frame as an object. Raises ValueError if it is none."""
         found = decode_json(self.read_body(index))
         if not isinstance(found, dict):
-            raise ValueError("a record is no object")
+            raise ValueError("a record is not a JSON object")
         return found
 
     def _load_block(self, offset: int, wanted: int) -> bytes:

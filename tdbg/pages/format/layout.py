@@ -64,7 +64,7 @@ class Layout:
         for path, name, shape, note in specs:
             dtype = DTYPES.get(name)
             if dtype is None:
-                raise UnstorableError(f"{path}: tensors of {name} cannot be stored", "convert it before")
+                raise UnstorableError(f"{path}: tensors of dtype {name} cannot be stored", "convert them first")
             length = dtype.count_bytes(shape)
             pieces.append(Piece(path, dtype, tuple(shape), at, length, note))
             at = align_offset(at + length)
@@ -133,10 +133,10 @@ def _parse_piece(item: object) -> Piece:
     if dtype is None:
         raise ValueError(f"{path!r} is of an unknown dtype, {str(name)[:40]!r}")
     if not is_shape(shape) or dtype.count_bytes(shape) != length:
-        raise ValueError(f"{path!r}: its shape and its {length} bytes do not fit together")
+        raise ValueError(f"{path!r}: its shape does not match its {length} bytes")
     note = unmark_value(note) if note else NO_NOTE
     if not isinstance(note, dict):
-        raise ValueError(f"{path!r}: its note is no object")
+        raise ValueError(f"{path!r}: its note is not a JSON object")
     return Piece(path, dtype, tuple(shape), offset, length, note)
 
 

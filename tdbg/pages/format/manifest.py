@@ -37,7 +37,7 @@ def check_run(folder: Path, run: str) -> None:
     strays = [name for name in names if JOURNAL_NAME.fullmatch(name) or PAGE_NAME.fullmatch(name)]
     if strays:
         raise TdbgError(
-            f"{folder} holds pages ({strays[0]}, ...), and no {MANIFEST} that says of which run",
+            f"{folder} holds pages ({strays[0]}, ...), but no {MANIFEST} to say which run they belong to",
             f"`tdbg inspect-pages recover {folder}` makes one; or choose another folder",
         )
 
@@ -60,7 +60,7 @@ def parse_manifest(text: bytes, path: object) -> dict[str, object]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise TdbgError(f"{path} is not that of a folder of pages", "choose another folder")
+        raise TdbgError(f"{path} is not the manifest of a page folder", "choose another folder")
     check_version(found.get("version"), path)
     return found
 

@@ -150,7 +150,7 @@ class PageWriter:
         except (TypeError, ValueError) as error:
             raise UnstorableError(f"the buffer of {key!r}: {error}") from None
         if len(data) < layout.length:
-            raise UnstorableError(f"the buffer of {key!r} has {len(data):,} bytes, its layout {layout.length:,}")
+            raise UnstorableError(f"the buffer of {key!r} has {len(data):,} bytes, its layout needs {layout.length:,}")
         return self._write_datapoint(key, layout, [data[: layout.length]], fields)
 
     def record_drop(self, count: int, reason: str, first: int | None = None, last: int | None = None) -> None:
@@ -355,7 +355,7 @@ class PageWriter:
         if self.budget_bytes is None or self.written_bytes + growth + LAST_WORDS_BYTES <= self.budget_bytes:
             return
         raise BudgetExceeded(
-            f"the next {growth:,} bytes would cross the budget of {self.budget_bytes:,} bytes of pages",
+            f"the next {growth:,} bytes would exceed the page budget of {self.budget_bytes:,} bytes",
             "capture fewer layers or steps, or raise --capture-budget",
         )
 
@@ -377,7 +377,7 @@ def _collect_bytes(layout: Layout, items: Sequence[Item]) -> list[memoryview]:
             raise UnstorableError(f"{piece.path}: {error}") from None
         if len(data) != piece.length:
             raise UnstorableError(
-                f"{piece.path}: {len(data):,} bytes are no {piece.dtype.name} tensor of shape {list(piece.shape)}"
+                f"{piece.path}: {len(data):,} bytes do not fit a {piece.dtype.name} tensor of shape {list(piece.shape)}"
             )
         found.append(data)
         if piece.length % ALIGN:

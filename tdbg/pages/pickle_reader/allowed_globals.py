@@ -63,7 +63,7 @@ def _load_from_bytes(machine: PickleMachine, arguments: Arguments) -> Any:
     if isinstance(data, bytes):
         return _read_saved_storage(machine, data)
     if not isinstance(data, Blob) or data.text:
-        raise ValueError("no bytes of torch.save")
+        raise ValueError("bytes that torch.save did not write")
     if data.meaning is None:
         data.meaning = _read_saved_storage(machine, data)
     return data.meaning
@@ -79,7 +79,7 @@ def _read_saved_storage(machine: PickleMachine, data: bytes | Blob) -> Storage |
     except TruncatedError as torn:
         raise ValueError(str(torn)) from None
     if not isinstance(found, Storage | Refused):
-        raise ValueError("its bytes hold no memory of a tensor")
+        raise ValueError("its bytes hold no tensor storage")
     return found
 
 
@@ -87,9 +87,9 @@ def _build_strided_array(
     storage: object, start: object, size: object, stride: object, dtype: str, **more: Any
 ) -> Array:
     if isinstance(storage, Refused):
-        raise ValueError("its memory was refused")
+        raise ValueError("its storage was refused")
     if not isinstance(storage, Storage) or type(start) is not int:
-        raise ValueError("a tensor without its memory")
+        raise ValueError("a tensor without its storage")
     return Array(storage, dtype or storage.dtype or "uint8", parse_sizes(size), parse_sizes(stride), start, **more)
 
 
@@ -121,7 +121,7 @@ def _parse_dtype(found: object) -> str:
 def _unwrap_tensor(machine: PickleMachine, arguments: Arguments) -> Array:
     """A Parameter, or a tensor that was copied to the host to be pickled: the tensor."""
     if not arguments or not isinstance(arguments[0], Array):
-        raise ValueError("no tensor")
+        raise ValueError("the argument is not a tensor")
     return arguments[0]
 
 
@@ -129,32 +129,32 @@ def _from_type(machine: PickleMachine, arguments: Arguments) -> Any:
     """A tensor of a subclass, or with attributes: the tensor. A subclass that is not known was refused by its name."""
     function, _, inner, _ = arguments
     if not isinstance(function, Global) or function.module != "torch._utils":
-        raise ValueError("a tensor that is made of no tensor")
+        raise ValueError("a tensor subclass that is not made from a tensor")
     return machine.call_global(function, inner)
 
 
 def _rebuild_sparse_tensor(machine: PickleMachine, arguments: Arguments) -> Sparse:
     layout, data = arguments
     if layout not in LAYOUTS or not isinstance(data, tuple):
-        raise ValueError("a sparse tensor of no known layout")
+        raise ValueError("a sparse tensor of unknown layout")
     names = SPARSE_PARTS.get(layout, COMPRESSED_PARTS)
     parts = dict(zip(names, data, strict=False))
     if len(data) <= len(names) or not all(isinstance(part, Array) for part in parts.values()):
-        raise ValueError("a sparse tensor without its parts")
+        raise ValueError("a sparse tensor without its indices or values")
     return Sparse(layout, parse_sizes(data[len(names)]), parts)
 
 
 def _parse_layout(machine: PickleMachine, arguments: Arguments) -> str:
     (name,) = arguments
     if not isinstance(name, str) or name.removeprefix("torch.") not in (*LAYOUTS, "strided"):
-        raise ValueError("no known layout")
+        raise ValueError("an unknown layout")
     return name.removeprefix("torch.")
 
 
 def _rebuild_qtensor(machine: PickleMachine, arguments: Arguments) -> Array:
     storage, start, size, stride, how, *_ = arguments
     if not isinstance(how, tuple) or not how or not isinstance(how[0], Global):
-        raise ValueError("a quantised tensor of no known scheme")
+        raise ValueError("a quantised tensor of unknown scheme")
     scheme = how[0].name
     if scheme in PER_TENSOR:
         _, scale, zero_point = how
@@ -167,7 +167,7 @@ def _rebuild_qtensor(machine: PickleMachine, arguments: Arguments) -> Array:
             raise ValueError("a quantised tensor without its scales")
         note = {"scheme": scheme, "scales": scales, "zero_points": zero_points, "axis": axis}
     else:
-        raise ValueError("a quantised tensor of no known scheme")
+        raise ValueError("a quantised tensor of unknown scheme")
     return _build_strided_array(storage, start, size, stride, "", note=note)
 
 
@@ -179,7 +179,7 @@ def _rebuild_size(machine: PickleMachine, arguments: Arguments) -> tuple[int, ..
 def _rebuild_device(machine: PickleMachine, arguments: Arguments) -> str:
     kind, *index = arguments
     if not isinstance(kind, str) or len(kind) > 32 or not all(type(number) is int for number in index[:1]):
-        raise ValueError("no device")
+        raise ValueError("the arguments do not name a device")
     return ":".join([kind, *map(str, index[:1])])
 
 
@@ -200,7 +200,7 @@ def _rebuild_dict(machine: PickleMachine, arguments: Arguments) -> dict[Any, Any
     pairs = given[0] if given else []
     for pair in list(pairs.items()) if isinstance(pairs, dict) else pairs if isinstance(pairs, list) else [()]:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise ValueError("a dict is made of pairs")
+            raise ValueError("the items of a dict are not pairs")
         machine.update_dict(found, list(pair))
     return found
 
@@ -209,7 +209,7 @@ def _rebuild_set(machine: PickleMachine, arguments: Arguments) -> set[Any]:
     found: set[Any] = set()
     items = arguments[0] if arguments else []
     if not isinstance(items, list | tuple):
-        raise ValueError("a set is made of a list")
+        raise ValueError("the items of a set are not a list")
     machine.add_to_set(found, list(items))
     return found
 
@@ -221,7 +221,7 @@ def _rebuild_frozenset(machine: PickleMachine, arguments: Arguments) -> frozense
 def _rebuild_complex(machine: PickleMachine, arguments: Arguments) -> complex:
     real, imaginary = arguments
     if not isinstance(real, float) or not isinstance(imaginary, float):
-        raise ValueError("a complex number is made of two floats")
+        raise ValueError("a complex number that is not two floats")
     return complex(real, imaginary)
 
 
@@ -229,12 +229,12 @@ def _encode_latin1(machine: PickleMachine, arguments: Arguments) -> bytes | Blob
     """How protocols 0 to 2 write bytes: as text, a character each."""
     text, coding = arguments
     if coding not in ("latin1", "latin-1"):
-        raise ValueError("bytes are written as latin1")
+        raise ValueError("bytes with an encoding other than latin1")
     if isinstance(text, str):
         machine.ledger.charge(len(text))
         return text.encode("latin-1")
     if not isinstance(text, Blob) or not text.text:
-        raise ValueError("no text")
+        raise ValueError("the argument is not text")
     return text.as_bytes()
 
 
@@ -246,7 +246,7 @@ def _rebuild_bytes(machine: PickleMachine, arguments: Arguments) -> bytes | Blob
         return _encode_latin1(machine, (arguments[0], arguments[1]))
     (found,) = arguments
     if not isinstance(found, bytes | Blob):
-        raise ValueError("bytes are made of bytes")
+        raise ValueError("the argument is not bytes")
     return found
 
 

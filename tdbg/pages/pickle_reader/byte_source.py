@@ -44,7 +44,7 @@ class FileSource:
         except OSError as error:
             raise TdbgError(f"{path}: {error.strerror}", "check its path and permissions") from None
         if not stat.S_ISREG(about.st_mode):
-            raise TdbgError(f"{path}: is no regular file", "a page is a file on disk")
+            raise TdbgError(f"{path}: is not a regular file", "name a page, which is a file on disk")
         self.size = about.st_size
         self._mark = (about.st_size, about.st_mtime_ns, about.st_ino)
 
@@ -209,7 +209,7 @@ class ByteReader:
         """Go over ``count`` bytes without reading them; returns the offset of the first."""
         begin = self.position
         if count < 0 or count > self.source.size - begin:
-            raise TruncatedError(f"{count} bytes are announced where {self.source.size - begin} are left")
+            raise TruncatedError(f"{count} bytes are expected, but only {self.source.size - begin} are left")
         self._at += count
         if self._at > len(self._buffer):
             self._buffer, self._base, self._at = b"", begin + count, 0

@@ -49,7 +49,7 @@ class Conversion:
         self.mismatches: list[str] = []
         self.left_out: set[int] = set()
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise TdbgError(f"{target} is there already", "name a new folder")
+            raise TdbgError(f"{target} already exists", "name a new folder")
 
     @property
     def refused(self) -> dict[str, int]:
@@ -136,7 +136,7 @@ class Conversion:
         with PageSet.open(self.target) as pages:
             for stored, point in zip_longest(wanted, pages):
                 if stored is None or point is None:
-                    self.mismatches.append(f"{'more' if stored is None else 'fewer'} datapoints than there were")
+                    self.mismatches.append(f"{'more' if stored is None else 'fewer'} datapoints than in the original")
                     return
                 self.mismatches += find_differences(stored, point)[: max(LOST - len(self.mismatches), 0)]
                 progress.advance(point.nbytes)
@@ -167,11 +167,11 @@ def find_differences(stored: Stored, point: Datapoint) -> list[str]:
     """Where a datapoint of the new pages is not what was to be stored; values are compared bit by bit."""
     name = f"datapoint {format_short(stored.key)}"
     found = (
-        [] if (stored.key, stored.fields["epoch"]) == (point.key, point.epoch) else [f"{name}: another key or epoch"]
+        [] if (stored.key, stored.fields["epoch"]) == (point.key, point.epoch) else [f"{name}: key or epoch differs"]
     )
     items = {item.path: item for item in stored.items}
     if list(items) != list(point.tensors):
-        return [*found, f"{name}: other tensors"]
+        return [*found, f"{name}: tensors differ"]
     for path, tensor in point.tensors.items():
         item = items[path]
         same = (item.dtype, item.shape, dict(item.note)) == (tensor.dtype.name, tensor.shape, dict(tensor.note))
@@ -179,7 +179,7 @@ def find_differences(stored: Stored, point: Datapoint) -> list[str]:
             found.append(f"{name}: {format_short(path)} has other values")
     found += [f"{name}: {format_short(path)}" for path in _find_unequal(stored.scalars, dict(point.scalars))]
     if not _is_identical(stored.fields["notes"] or {}, point.more.get("notes") or {}):
-        found.append(f"{name}: other notes")
+        found.append(f"{name}: notes differ")
     return found
 
 

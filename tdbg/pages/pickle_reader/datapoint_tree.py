@@ -66,9 +66,9 @@ class TreeBuilder:
         if self._full:
             return self._left_out(f"more than {VALUES} values")
         if id(found) in self._open:
-            return self._left_out("it holds itself")
+            return self._left_out("it contains itself")
         if len(self._open) >= DEPTH:
-            return self._left_out(f"it lies more than {DEPTH} levels deep")
+            return self._left_out(f"it is nested more than {DEPTH} levels deep")
         self._open.add(id(found))
         try:
             return self._build_children(found)
@@ -172,5 +172,5 @@ def _list_numbers(found: Array) -> list[object]:
     from tdbg.pages.read import tensor_values
 
     if found.value_count > CHANNELS:
-        raise TdbgError(f"{found.value_count:,} channels have scales of their own", "it is not converted")
+        raise TdbgError(f"{found.value_count:,} channels with separate scales are too many", "it is not converted")
     return tensor_values.decode_numbers(found.load_bytes(), DTYPES[found.dtype], found.shape)

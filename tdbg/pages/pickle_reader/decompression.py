@@ -81,7 +81,7 @@ def decompress_page(source: ByteSource, problems: list[str]) -> ByteSource:
     start = source.read_range(0, 8)
     for magic, name in UNREAD.items():
         if start.startswith(magic):
-            raise TdbgError(f"it is packed with {name}, which is not supported", "unpack it, or write it again")
+            raise TdbgError(f"it is compressed with {name}, which is not supported", "decompress it first")
     make = next((make for magic, make in KINDS.items() if start.startswith(magic)), None)
     return _spool_decompressed(source, make, problems) if make else source
 
@@ -98,12 +98,12 @@ def _spool_decompressed(source: ByteSource, make: Callable[[], _Unpacker], probl
     try:
         for data in _iter_decompressed(source, make):
             if written + len(data) > limit:
-                problems.append(f"it unpacks to more than {limit} bytes; what follows is left out")
+                problems.append(f"it decompresses to more than {limit} bytes; the rest is left out")
                 break
             written += file.write(data)
         file.flush()
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-        problems.append(f"its packed data are broken: {error}")
+        problems.append(f"its compressed data is corrupt: {error}")
     return SpoolSource(file, written)
 
 
@@ -119,7 +119,7 @@ def _iter_decompressed(source: ByteSource, make: Callable[[], _Unpacker]) -> Ite
             if not data and unpacker.eof:
                 return
             if not data:
-                raise EOFError("they end too early")
+                raise EOFError("it ends too early")
             unpacker = make() if unpacker.eof else unpacker
         else:
             data = b""

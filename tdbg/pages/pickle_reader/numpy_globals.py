@@ -61,7 +61,7 @@ class NumpyType(Unbuilt):
 
     def build_from_state(self, machine: PickleMachine, state: object) -> object:
         if not isinstance(state, tuple) or len(state) < 8 or type(state[7]) is not int:
-            raise ValueError("no description of a numpy dtype")
+            raise ValueError("not a valid numpy dtype")
         self.swapped = state[1] == ">"
         self.structured = any(part is not None for part in state[2:5])
         self.objects = self.objects or bool(state[7] & HAS_OBJECTS)
@@ -73,7 +73,7 @@ class NumpyType(Unbuilt):
         if self.objects:
             raise ValueError("an array of Python objects")
         if self.structured or self.code not in TYPES:
-            raise ValueError(f"numpy's {self.code} has no counterpart")
+            raise ValueError(f"numpy dtype {self.code} has no torch counterpart")
         return TYPES[self.code]
 
     @property
@@ -81,14 +81,14 @@ class NumpyType(Unbuilt):
         """Bytes of an element; ValueError if the code does not say."""
         match = CODE.fullmatch(self.code)
         if not match:
-            raise ValueError("a numpy dtype that is not known")
+            raise ValueError("an unknown numpy dtype")
         return int(match[2]) * (4 if match[1] == "U" else 1)
 
 
 def rebuild_dtype(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyType:
     """``numpy.dtype``."""
     if not arguments or not isinstance(arguments[0], str) or len(arguments[0]) > 16:
-        raise ValueError("a numpy dtype that is not known")
+        raise ValueError("an unknown numpy dtype")
     return NumpyType(arguments[0])
 
 
@@ -129,7 +129,7 @@ class NumpyArray(Unbuilt):
 
     def build_from_state(self, machine: PickleMachine, state: object) -> object:
         if not isinstance(state, tuple) or len(state) not in (4, 5):
-            raise ValueError("no description of an array")
+            raise ValueError("not a valid description of an array")
         shape, kind, columns_first, data = state[-4:]
         if not isinstance(kind, NumpyType):
             raise ValueError("an array without a dtype")
@@ -161,7 +161,7 @@ class JoblibArray(Unbuilt):
     def build_from_state(self, machine: PickleMachine, state: object) -> object:
         """What follows has to be stepped over in any case, so that a description which does not hold ends the page."""
         if not isinstance(state, dict) or not isinstance(state.get("dtype"), NumpyType):
-            raise TruncatedError("the bytes of an array follow whose dtype is not said")
+            raise TruncatedError("the bytes of an array without a dtype follow")
         kind: NumpyType = state["dtype"]
         if kind.objects:
             parts = follow_pickle(machine.create_nested(machine.reader))
@@ -174,7 +174,7 @@ class JoblibArray(Unbuilt):
             shape = parse_sizes(state.get("shape"))
             nbytes = math.prod(shape) * kind.itemsize
         except ValueError as error:
-            raise TruncatedError(f"the bytes of an array follow, but {error}") from None
+            raise TruncatedError(f"the shape of the array that follows is invalid: {error}") from None
         if state.get("numpy_array_alignment_bytes") is not None:
             machine.reader.skip(machine.reader.read_byte())
         source, begin = machine.reader.source, machine.reader.skip(nbytes)

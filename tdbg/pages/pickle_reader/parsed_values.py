@@ -152,9 +152,9 @@ class Array:
 
     def _validate_extent(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"{format_short(self.dtype)} is no known type")
+            raise ValueError(f"{format_short(self.dtype)} is not a known dtype")
         if len(self._strides) != len(self.shape):
-            raise ValueError("as many strides as dimensions are needed")
+            raise ValueError("the number of strides does not match the number of dimensions")
         if not 0 <= self._start < LARGEST or self.nbytes >= LARGEST:
             raise ValueError("it is larger than any memory")
         if not self.value_count:
@@ -162,20 +162,20 @@ class Array:
         width = DTYPES[self.dtype].size
         if DTYPES[self.dtype].counts_values:
             if self._start or self._strides != contiguous_strides(self.shape):
-                raise ValueError("a view of packed values cannot be taken apart")
+                raise ValueError("a view of packed sub-byte values is not supported")
             reach = self.nbytes
         else:
             reach = self._start * width + view_span(self.shape, self._strides, width)
         if reach > self._storage.nbytes:
-            raise ValueError(f"it reaches {reach} bytes into a storage of {self._storage.nbytes}")
+            raise ValueError(f"it reaches {reach} bytes into a storage of {self._storage.nbytes} bytes")
 
     def load_bytes(self) -> bytes:
         """All values, C-contiguous and little-endian. Memory: the result; of a view twice that, and 64 MiB."""
         width = DTYPES[self.dtype].size
         if self.nbytes > max(EXPANDED_BYTES, self._storage.nbytes):
             raise TdbgError(
-                f"a view of {self.nbytes} bytes is made of a storage of {self._storage.nbytes}",
-                "it repeats the same values; it is not written out",
+                f"a view of {self.nbytes} bytes is made from a storage of {self._storage.nbytes} bytes",
+                "the view repeats values, so it is not converted",
             )
         if DTYPES[self.dtype].counts_values or self._strides == contiguous_strides(self.shape):
             data = self._storage.read_range(self._start * width, self.nbytes) if self.value_count else b""
@@ -213,10 +213,10 @@ class Sparse:
 def parse_sizes(found: object) -> tuple[int, ...]:
     """A shape or strides as a file gives them; ValueError if they are none."""
     if not isinstance(found, tuple) or len(found) > DIMENSIONS:
-        raise ValueError(f"a tuple of at most {DIMENSIONS} numbers is needed")
+        raise ValueError(f"sizes and strides must be a tuple of at most {DIMENSIONS} numbers")
     for number in found:
         if type(number) is not int or not 0 <= number < LARGEST:
-            raise ValueError("sizes and strides are whole numbers, and not negative")
+            raise ValueError("sizes and strides must be whole numbers from 0")
     return found
 
 

@@ -51,7 +51,7 @@ class PickleMachine:
         depth: int = 0,
     ) -> None:
         if depth > DEPTH:
-            raise TruncatedError(f"there are pickles in pickles, more than {DEPTH} deep")
+            raise TruncatedError(f"pickles are nested more than {DEPTH} deep")
         self.reader, self.rules, self.ledger = reader, rules, ledger
         self.persistent, self.depth = persistent, depth
         self.stack: list[object] = []
@@ -79,7 +79,7 @@ class PickleMachine:
         if isinstance(function, Refused):
             return self.refuse_value(function.module, function.name, "", *([arguments] if arguments else ()))
         if not isinstance(function, Global) or not isinstance(arguments, tuple):
-            return self.refuse_value("pickle", "REDUCE", "a call of what is no function", function, arguments)
+            return self.refuse_value("pickle", "REDUCE", "a call of a non-function", function, arguments)
         rule = self.rules.calls.get((function.module, function.name))
         if rule is None:
             return self.refuse_value(function.module, function.name, "", arguments)
@@ -96,7 +96,7 @@ class PickleMachine:
         if isinstance(target, dict):
             return target  # attributes of an OrderedDict, such as those of a state_dict
         if not isinstance(target, Unbuilt):
-            return self.refuse_value("pickle", "BUILD", "state for a value that has none", target, state)
+            return self.refuse_value("pickle", "BUILD", "state for a value that takes none", target, state)
         try:
             target.value = target.build_from_state(self, state)
         except (ValueError, TypeError) as error:
@@ -111,7 +111,7 @@ class PickleMachine:
         elif isinstance(target, Refused):
             target.parts.extend(items)
         else:
-            return self.refuse_value("pickle", "APPENDS", "items for what is no list", target, items)
+            return self.refuse_value("pickle", "APPENDS", "items for a value that is not a list", target, items)
         return target
 
     def update_dict(self, target: object, items: list[object]) -> object:
@@ -121,7 +121,7 @@ class PickleMachine:
         if isinstance(target, Refused):
             target.parts.append(self.update_dict({}, items))
         elif not isinstance(target, dict):
-            return self.refuse_value("pickle", "SETITEMS", "items for what is no dict", target, items)
+            return self.refuse_value("pickle", "SETITEMS", "items for a value that is not a dict", target, items)
         else:
             for at in range(0, len(items), 2):
                 self.ledger.charge(100)
@@ -133,7 +133,7 @@ class PickleMachine:
         if isinstance(target, Refused):
             target.parts.append(items)
         elif not isinstance(target, set):
-            return self.refuse_value("pickle", "ADDITEMS", "members for what is no set", target, items)
+            return self.refuse_value("pickle", "ADDITEMS", "items for a value that is not a set", target, items)
         else:
             for item in items:
                 self.ledger.charge(70)
@@ -146,7 +146,7 @@ class PickleMachine:
             return found
         if type(found) is tuple and len(found) <= KEY_PARTS and all(type(part) in KEYS for part in found):
             return found
-        return self.refuse_value("pickle", "key", f"no key of a dict: {type(found).__name__}", found)
+        return self.refuse_value("pickle", "key", f"not usable as a dict key: {type(found).__name__}", found)
 
     def to_mark(self) -> list[object]:
         """What lies on the stack above the last mark, which goes."""

@@ -89,7 +89,7 @@ class LegacyPages:
         found = find_pickled_pages(path)
         if not found:
             raise TdbgError(
-                f"{path}: no page_N.pkl there", f"name a page, or a folder that holds {FOLDER} or epoch_N/{FOLDER}"
+                f"{path}: contains no page_N.pkl", f"name a page, or a folder that holds {FOLDER} or epoch_N/{FOLDER}"
             )
         return cls(found)
 
@@ -185,7 +185,7 @@ def _parse_entries(source: ByteSource, ledger: ReadBudget, problems: list[str]) 
     except (TruncatedError, ValueError, TdbgError) as torn:
         return _salvage_entries(machine, str(torn), reader, problems)
     if not isinstance(found, dict):
-        problems.append(f"it holds no dict of datapoints, but {_describe_value(found)}")
+        problems.append(f"it holds {_describe_value(found)}, not a dict of datapoints")
         return []
     return [(_normalize_idx(key), value) for key, value in found.items()]
 
@@ -207,10 +207,10 @@ def _salvage_entries(
     batch = levels[1] if len(levels) > 1 and len(levels[0]) == 1 else levels[0][1:]
     count = _count_complete(batch) if len(levels) > 1 and len(levels[0]) == 1 else 0
     whole.update(zip(batch[: 2 * count : 2], batch[1 : 2 * count : 2], strict=True))
-    lost = f"datapoint {format_short(_normalize_idx(batch[2 * count]))}" if len(batch) > 2 * count else "what followed"
+    lost = f"datapoint {format_short(_normalize_idx(batch[2 * count]))}" if len(batch) > 2 * count else "the next one"
     problems.append(
-        f"torn at byte {reader.position} of {reader.source.size}: {why}; {lost} and all behind it are lost, "
-        f"{len(whole)} before it are whole"
+        f"torn at byte {reader.position} of {reader.source.size}: {why}; {lost} and everything after it are lost, "
+        f"{len(whole)} before it are complete"
     )
     return [(_normalize_idx(key), value) for key, value in whole.items()]
 

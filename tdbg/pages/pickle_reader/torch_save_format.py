@@ -55,12 +55,12 @@ def _read_row(machine: PickleMachine, source: ByteSource) -> object:
 
     def persistent_load(found: object) -> Storage:
         if not isinstance(found, tuple) or len(found) != 6 or found[5] is not None:
-            raise ValueError("no storage of torch.save")
+            raise ValueError("not a torch.save storage")
         wanted = _parse_storage_id(found)
         return storages.setdefault(found[2], wanted)
 
     if follow_pickle(machine.create_nested(reader)) != MAGIC or follow_pickle(machine.create_nested(reader)) != VERSION:
-        raise ValueError("these are no bytes of torch.save")
+        raise ValueError("torch.save did not write these bytes")
     about = follow_pickle(machine.create_nested(reader))
     if not isinstance(about, dict) or about.get("little_endian") is not True:
         raise ValueError("it was saved on a machine with another byte order")
@@ -74,7 +74,7 @@ def _read_row(machine: PickleMachine, source: ByteSource) -> object:
             raise ValueError("it holds a storage that it does not describe")
         width = DTYPES[storage.dtype].size if storage.dtype else 1
         if reader.read_uint(8) * width != storage.nbytes:
-            raise ValueError("a storage has another size than was said")
+            raise ValueError("a storage has a different size than declared")
         storage.source, storage.offset = source, reader.skip(storage.nbytes)
     return value
 
@@ -83,12 +83,12 @@ def _parse_storage_id(found: tuple[object, ...]) -> Storage:
     """The storage that a persistent id describes; where it lies is not known yet."""
     word, kind, key, _, count = found[:5]
     if word != "storage" or not isinstance(kind, Global) or not isinstance(key, str) or type(count) is not int:
-        raise ValueError("no storage of torch.save")
+        raise ValueError("not a torch.save storage")
     dtype = STORAGES.get(kind.name, "")
     if (kind.module, kind.name) != UNTYPED and (kind.module != "torch" or not dtype):
-        raise ValueError("no storage of torch.save")
+        raise ValueError("not a torch.save storage")
     if not 0 <= count < 1 << 62:
-        raise ValueError("a storage of no possible size")
+        raise ValueError("a storage with an impossible size")
     return Storage(dtype, count * (DTYPES[dtype].size if dtype else 1))
 
 
@@ -115,13 +115,13 @@ def _read_zip(machine: PickleMachine, source: ByteSource) -> object:
 
     def persistent_load(found: object) -> Storage:
         if not isinstance(found, tuple) or len(found) != 5:
-            raise ValueError("no storage of torch.save")
+            raise ValueError("not a torch.save storage")
         wanted = _parse_storage_id(found)
         key = found[2]
         if key not in storages:
             entry = entries.get(f"{folder}data/{key}")
             if entry is None or entry.size < wanted.nbytes:
-                raise ValueError("a storage is not there, or smaller than was said")
+                raise ValueError("a storage is missing, or smaller than declared")
             wanted.source, wanted.offset = _open_entry(source, entry), 0
             storages[key] = wanted
         return storages[key]
@@ -146,7 +146,7 @@ def _read_directory(source: ByteSource) -> dict[str, _Entry]:
     tail = source.read_range(begin, 22 + 65535)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or len(tail) - at < 22:
-        raise ValueError("its end, with the list of what is in it, is missing")
+        raise ValueError("the zip directory at its end is missing")
     count, size, offset = struct.unpack("<HII", tail[at + 10 : at + 20])
     if at >= 20 and tail[at - 20 : at - 16] == b"PK\x06\x07":
         record = source.read_range(int.from_bytes(tail[at - 12 : at - 4], "little"), 56)

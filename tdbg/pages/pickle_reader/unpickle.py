@@ -206,7 +206,7 @@ _register_opcode(0x98, 16)(lambda m: m.stack[-1])  # a buffer that may not be wr
 @_register_binary(0x93, 400)
 def _stack_global(machine: PickleMachine, module: Any, name: Any) -> Any:
     if not isinstance(module, str) or not isinstance(name, str):
-        raise ValueError("a name that is no text")
+        raise ValueError("a name that is not text")
     return machine.resolve_global(module, name)
 
 
@@ -228,7 +228,7 @@ def _newobj_ex(machine: PickleMachine) -> None:
     arguments, words = machine.stack.pop(-2), machine.stack.pop()
     found = machine.call_global(machine.stack[-1], arguments)
     if words != {}:
-        found = machine.refuse_value("pickle", "NEWOBJ_EX", "a call with words", found, words)
+        found = machine.refuse_value("pickle", "NEWOBJ_EX", "a call with keyword arguments", found, words)
     machine.stack[-1] = found
 
 

@@ -74,7 +74,7 @@ class Tensor:
             )
         nbytes, rest = divmod(self.nbytes, rows)
         if rest or (self.dtype.counts_values and self.nbytes // rows * self.dtype.packed != math.prod(self.shape[1:])):
-            raise TdbgError(f"a row of {self.path} does not begin at a byte", "read the whole tensor")
+            raise TdbgError(f"a row of {self.path} does not start on a byte boundary", "read the whole tensor")
         return Tensor(
             self.path,
             self.dtype,
@@ -113,7 +113,7 @@ def _note_of_row(note: Mapping[str, Any], index: int) -> Mapping[str, object]:
     try:
         return {**left, "scale": note["scales"][index], "zero_point": note["zero_points"][index]}
     except (LookupError, TypeError):
-        raise TdbgError("the scales of a quantised tensor are not whole", "`tdbg inspect-pages verify`") from None
+        raise TdbgError("the scales of a quantised tensor are incomplete", "run `tdbg inspect-pages verify`") from None
 
 
 class Datapoint:
@@ -158,22 +158,22 @@ class Datapoint:
             self.key: str | int = record["key"]
             self.seq: int = record["seq"]
         except KeyError:
-            raise ValueError("it has no key or no number") from None
+            raise ValueError("it has no key or no sequence number") from None
         self.page: int | None = None
         self.base = self.length = 0
         if layout is not None:
             self.page, self.base, self.length = record["page"], record.get("base", -1), record.get("length", -1)
             if self.base < 0 or self.length != layout.length or self.base > LARGEST:
-                raise ValueError("its place and its layout do not fit together")
+                raise ValueError("its position does not match its layout")
         if self.seq < 0 or self.seq > LARGEST:
-            raise ValueError("its number is below 0")
+            raise ValueError("its sequence number is out of range")
         if marks:
             self._unmark_record()
 
     def _unmark_record(self) -> None:
         self._record = {name: value if name in PLACE else unmark_value(value) for name, value in self._record.items()}
         if not all(isinstance(self._record.get(name), dict | None) for name in ("scalars", "stats")):
-            raise ValueError("its scalars are no object")
+            raise ValueError("its scalars are not a JSON object")
 
     @property
     def step(self) -> int:
@@ -302,7 +302,7 @@ def _check_other(name: str, value: object) -> None:
     usual = TYPES.get(name)
     if usual is None or (value is None and name in OPTIONAL) or (name == "key" and type(value) is int):
         return
-    raise ValueError(f"its {name} is no {usual.__name__}")
+    raise ValueError(f"its {name} is not of type {usual.__name__}")
 
 
 def _check_list(name: str, found: list[object]) -> None:

@@ -83,7 +83,7 @@ class Folder:
             raise _build_read_error(path, error) from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise TdbgError(f"{path} is no plain file", "it was not written by tdbg: remove it")
+            raise TdbgError(f"{path} is not a regular file", "it was not written by tdbg: remove it")
         self._open[name] = fd
         if len(self._open) > OPEN_FILES:
             os.close(self._open.popitem(last=False)[1])
@@ -122,8 +122,8 @@ class PageFile:
         size = self._folder.get_size(name)
         if offset + length > size:  # looked at before the memory is taken
             raise TdbgError(
-                f"{self._folder.path / name} has {size:,} bytes, and should have {offset + length:,} at least",
-                "it was cut off; `tdbg inspect-pages verify` tells what it still holds",
+                f"{self._folder.path / name} has {size:,} bytes, but should have at least {offset + length:,}",
+                "it was cut off; `tdbg inspect-pages verify` shows what it still holds",
             )
         found = self._folder.read_range(name, offset, length)
         if len(found) != length:

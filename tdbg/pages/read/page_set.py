@@ -153,7 +153,7 @@ class PageSet:
             if size is not None:
                 there = folder.get_size(name)
                 if there != size:
-                    self.problems.report(folder.path / name, f"has {there:,} bytes, and was sealed with {size:,}")
+                    self.problems.report(folder.path / name, f"has {there:,} bytes, but had {size:,} when sealed")
                 return
             found = SealedSource(folder, name, self.problems)
         except manifest.VersionError:
@@ -182,7 +182,7 @@ class PageSet:
             page = PAGE_NAME.fullmatch(name)
             if page and page[3] == "part" and (int(page[1]), int(page[2])) not in known:
                 lost = int(page[1]) not in whole  # else the writer had not yet acknowledged anything in it
-                text = "is in no journal: nobody can tell what lies in it" if lost else "holds nothing that counts"
+                text = "is in no journal, so its content is unknown" if lost else "holds no recorded datapoint"
                 self.problems.report(folder.path / name, text, grave=lost)
 
     def _add_file(self, folder: Folder, name: str) -> None:
@@ -199,7 +199,7 @@ class PageSet:
             self.sources.append(SealedSource(folder, name, self.problems))
         else:
             raise NoPagesError(
-                f"{folder.path / name} is no page", "name a run, a folder of pages or a .safetensors file"
+                f"{folder.path / name} is not a page", "name a run, a folder of pages or a .safetensors file"
             )
 
 

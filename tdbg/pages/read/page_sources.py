@@ -115,7 +115,7 @@ class Source(ABC):
             else None
         )
         if page is None:
-            raise ValueError("it has no page")
+            raise ValueError("it has no page number")
         return self._assign_epoch(Datapoint(record, layouts(found), page, self.rank, self.writer, _MARK in text))
 
     def _assign_epoch(self, found: Datapoint) -> Datapoint:
@@ -151,7 +151,7 @@ class JournalSource(Source):
         self._datapoints = [index for index in range(len(self.frames)) if index not in others]
         self.broken = self.frames.left > 0 and not self._is_cut_short()  # and not only in its last record
         if self.frames.left:
-            self._report_problem(f"ends in {self.frames.left:,} bytes that are no whole record", grave=self.broken)
+            self._report_problem(f"ends in {self.frames.left:,} bytes of an incomplete record", grave=self.broken)
         if not self.opened and len(self.frames):
             self._report_problem("does not begin with the record of its writer")
 
@@ -198,7 +198,7 @@ class JournalSource(Source):
         try:
             record = decode_json(body)
             if not isinstance(record, dict):
-                raise ValueError("it is no object")
+                raise ValueError("it is not a JSON object")
             return self._build_datapoint(record, self.load_layout, body)
         except (ValueError, RecursionError) as error:
             self._report_problem(f"the datapoint at byte {self.frames.starts[index]:,} cannot be read: {error}")
@@ -225,7 +225,7 @@ class JournalSource(Source):
             elif kind == "end":
                 self.ended = record
             elif kind in ("layout", "page", "seal", "drop"):
-                raise ValueError(f"a {kind} record is not whole")
+                raise ValueError(f"a {kind} record is incomplete")
         except ValueError as error:
             self._report_problem(f"the record at byte {self.frames.starts[index]:,} cannot be read: {error}")
 
@@ -266,7 +266,7 @@ class SealedSource(Source):
             if self.ours:
                 self._load_header()
         except ValueError as error:
-            raise TdbgError(f"{self.path}: {error}", "it is no safetensors file, or was cut off") from None
+            raise TdbgError(f"{self.path}: {error}", "it is not a safetensors file, or was cut off") from None
 
     def get_page_file(self, number: int) -> PageFile:
         """Itself."""
@@ -328,7 +328,7 @@ class SealedSource(Source):
         if stored.dtype == "F4" and shape and not shape[-1] % 2:  # torch counts pairs
             shape, dtype = (*shape[:-1], shape[-1] // 2), DTYPES["float4_e2m1fn_x2"]
         if dtype is None or dtype.count_bytes(shape) != stored.end - stored.begin:
-            self.problems.report(self.path, f"{name!r} is of a type that is not known here, {stored.dtype[:40]}")
+            self.problems.report(self.path, f"{name!r} has an unknown dtype, {stored.dtype[:40]}")
             return None
         return Piece(name, dtype, shape, stored.begin, stored.end - stored.begin)
 

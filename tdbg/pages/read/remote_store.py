@@ -137,8 +137,8 @@ class Store:
 def _suggest_fix(error: Exception) -> str:
     words = f"{type(error).__name__} {error}".lower()
     if any(word in words for word in ("credential", "permission", "denied", "forbidden", "accesskey", "token")):
-        return "look at the credentials in the environment, such as AWS_PROFILE or AWS_ACCESS_KEY_ID"
-    return "look at the address (of S3: AWS_ENDPOINT_URL too), the network and the credentials in the environment"
+        return "check the credentials in the environment, such as AWS_PROFILE or AWS_ACCESS_KEY_ID"
+    return "check the address (for S3 also AWS_ENDPOINT_URL), the network and the credentials in the environment"
 
 
 def check_protocol(url: str) -> None:
@@ -152,7 +152,7 @@ def check_protocol(url: str) -> None:
     try:
         fsspec.get_filesystem_class(protocol.lower())
     except ValueError:
-        raise TdbgError(f"no store is named {protocol}://", "write s3://, gs://, abfs://, https:// or such") from None
+        raise TdbgError(f"unknown URL scheme {protocol}://", "write s3://, gs://, abfs:// or https://") from None
     except ImportError as error:
         raise TdbgError(f"{protocol}:// needs another library", str(error).splitlines()[0]) from None
 
@@ -214,7 +214,7 @@ def download_files(url: Url, paths: Iterable[str]) -> Iterator[Path]:
             try:
                 store.download_file(path, place / path)
             except FileNotFoundError:
-                raise TdbgError(f"there is no {url / path}", "look at its spelling") from None
+                raise TdbgError(f"there is no {url / path}", "check its spelling") from None
         yield place
 
 

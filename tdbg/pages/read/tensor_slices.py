@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 CHUNK_BYTES = 4 << 20
-EXAMPLE = "write numbers and ranges by commas, such as 0,:,3:5"
+EXAMPLE = "write numbers and ranges separated by commas, such as 0,:,3:5"
 
 
 class Part:
@@ -60,7 +60,7 @@ def parse_slice(text: str) -> "list[Index]":
             else:
                 found.append(int(word))
         except (ValueError, TypeError):
-            raise TdbgError(f"--slice cannot be {text!r}: {word!r} is no part of one", EXAMPLE) from None
+            raise TdbgError(f"--slice cannot be {text!r}: {word!r} is not an index or a range", EXAMPLE) from None
     if found.count(Ellipsis) > 1:
         raise TdbgError(f"--slice cannot be {text!r}: it has two ...", EXAMPLE)
     return found
@@ -96,7 +96,7 @@ def _expand_ellipsis(wanted: "list[Any]", tensor: "Tensor", text: str) -> "list[
     missing = dimensions - len(wanted) + wanted.count(Ellipsis)
     if missing < 0:
         raise TdbgError(
-            f"--slice {text!r} has {len(wanted)} parts, and {tensor.path} {dimensions} dimensions",
+            f"--slice {text!r} has {len(wanted)} parts, but {tensor.path} has {dimensions} dimensions",
             f"its shape is {list(tensor.shape)}",
         )
     at = wanted.index(Ellipsis) if Ellipsis in wanted else len(wanted)
@@ -109,7 +109,7 @@ def _has_rows(tensor: "Tensor") -> bool:
 
 def _normalize_index(index: int, size: int, text: str) -> int:
     if not -size <= index < size:
-        raise TdbgError(f"--slice {text!r}: there is no {index} in a dimension of {size}", "count from 0")
+        raise TdbgError(f"--slice {text!r}: index {index} is outside a dimension of size {size}", "indices start at 0")
     return index % size
 
 
@@ -140,7 +140,7 @@ def _apply_slice(part: Part, wanted: "Sequence[Index]", text: str) -> Part:
         try:
             found = part.array[tuple(wanted)]
         except IndexError as error:
-            raise TdbgError(f"--slice {text!r}: {error}", "count from 0") from None
+            raise TdbgError(f"--slice {text!r}: {error}", "indices start at 0") from None
         return Part(found.shape, None, found)
     assert part.numbers is not None
     kept: list[Sequence[int]] = []

@@ -111,7 +111,7 @@ def _as_many(found: Any, dtype: Dtype, shape: Sequence[int] | None) -> Any:
 
 def _check_length(data: bytes, dtype: Dtype) -> None:
     if len(data) % dtype.size:
-        raise TdbgError(f"{len(data)} bytes are no whole number of {dtype.name} values", "were some cut off?")
+        raise TdbgError(f"{len(data)} bytes are not a whole number of {dtype.name} values", "were some cut off?")
 
 
 def _unpack_numbers(data: bytes, dtype: Dtype) -> list[object]:
@@ -218,7 +218,7 @@ def _parse_scales(note: Mapping[str, Any], shape: Sequence[int] | None) -> tuple
     else:
         return None
     if not all(isinstance(number, int | float) and abs(number) <= LARGEST for number in (*scales, *zeros)):
-        raise TdbgError("the scales of a quantised tensor are no numbers")
+        raise TdbgError("the scales of a quantised tensor are not numbers, or are too large")
     return scales, zeros, max(size, 1)
 
 

@@ -142,7 +142,7 @@ def _format_summary(report: Report) -> str:
     if report.shrunk:
         said.append(f"{format_count(report.shrunk, 'tensor')} shown in part or as means")
     if report.without:
-        said.append(f"{format_count(report.without, 'tensor')} with figures alone")
+        said.append(f"{format_count(report.without, 'tensor')} with statistics only")
     return ", ".join(said)
 
 

@@ -39,9 +39,7 @@ def recover_pages(path: str | os.PathLike[str], *, force: bool = False) -> Recov
     cannot be written.
     """
     if isinstance(parse_location(path), Url):
-        raise TdbgError(
-            f"{path} is not on a disk of this machine", "recover what it was uploaded from, and upload it again"
-        )
+        raise TdbgError(f"{path} is not on a local disk", "recover the local copy, and upload it again")
     done: list[str] = []
     run = run_files.protect_run_of(path)
     if run:
@@ -75,7 +73,7 @@ def _seal_page(source: JournalSource, part: Path, number: int, problems: Problem
         problems.report(part, f"is being filled by process {source.opened.get('pid')}: left alone", grave=False)
         return []
     if part.with_suffix(".safetensors").exists():
-        problems.report(part, "has a sealed page of its number beside it: remove one of them")
+        problems.report(part, "exists beside a sealed page with the same number: remove one of them")
         return []
     fd = run_files.open_file(part, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
@@ -112,7 +110,7 @@ def _complete_datapoints(
         if datapoint.base < at or datapoint.base + datapoint.length > size:
             problems.report(source.path, f"datapoint {datapoint.key!r} does not lie within page {number}: left out")
         elif datapoint.crc is not None and checksum_of(datapoint) != datapoint.crc:
-            problems.report(source.path, f"datapoint {datapoint.key!r} has other bytes than were captured: left out")
+            problems.report(source.path, f"datapoint {datapoint.key!r} does not match its checksum: left out")
         else:
             at = datapoint.base + datapoint.length
             yield Placed(datapoint.seq, datapoint.base, datapoint.layout, body)
@@ -133,7 +131,7 @@ def _write_journal(
     """A journal of the datapoints that stand in the headers of sealed pages alone."""
     folder, rank, name = writer
     if is_writer_alive(pages[0]) and not force:
-        found.problems.report(pages[0].path, "its writer still lives: its journal is left alone", grave=False)
+        found.problems.report(pages[0].path, "its writer still runs: its journal is left alone", grave=False)
         return []
     pages.sort(key=lambda page: page.number)
     ready = folder / f".recovering.{os.getpid()}"

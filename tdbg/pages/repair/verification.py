@@ -112,12 +112,12 @@ def _check_datapoint(
         return  # a missing page is told once, and not by each of its datapoints
     name, end = f"datapoint {datapoint.key!r} (number {datapoint.seq})", datapoint.base + datapoint.length
     if end > size:
-        found.problems.report(file.path, f"{name} ends at byte {end:,}, and the page at {size:,}")
+        found.problems.report(file.path, f"{name} ends at byte {end:,}, but the page ends at {size:,}")
         return
     where = (file.path.parent, datapoint.rank, datapoint.page)
     spans[where].append((datapoint.base, end, name))
     if datapoint.crc is not None and checksum_of(datapoint) != datapoint.crc:
-        found.problems.report(file.path, f"{name}: its bytes are not those that were captured (checksum)")
+        found.problems.report(file.path, f"{name}: its bytes differ from those captured (checksum)")
     if where in sealed and sealed[where].ours:
         for text in _header_differences(datapoint, layout, sealed[where]):
             found.problems.report(file.path, f"{name}: {text}")
@@ -134,7 +134,7 @@ def _header_differences(datapoint: Datapoint, layout: Layout, page: SealedSource
         stored = page.tensors.get(name)
         page.met.add(name)
         if stored != wanted:
-            yield f"the page's header has {'other figures for' if stored else 'no'} {piece.path!r}"
+            yield f"the page's header has {'a different entry for' if stored else 'no entry for'} {piece.path!r}"
 
 
 def _report_shared_bytes(spans: Spans, problems: Problems) -> None:

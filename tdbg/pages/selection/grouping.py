@@ -51,8 +51,8 @@ def load_scores(path: str) -> dict[str, Score]:
     try:
         text = read_small_file(path, MAX_SCORES_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise TdbgError(f"{path}: {why}", "name a CSV file, key,score, or JSON lines") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise TdbgError(f"{path}: {why}", "name a CSV file of key,score or a JSON Lines file") from None
     found = _json_lines(path, text) if text.lstrip().startswith("{") else _parse_csv(path, text)
     if not found:
         raise TdbgError(f"{path} holds no score", "write lines such as 17,0.25")
@@ -68,7 +68,7 @@ def _parse_csv(path: str, text: str) -> dict[str, Score]:
         rows = rows[1:]
     for row in rows:
         if len(row) != 2:
-            raise TdbgError(f"{path}: {','.join(row)[:80]!r} is no key and score", "write lines such as 17,0.25")
+            raise TdbgError(f"{path}: {','.join(row)[:80]!r} is not a key and a score", "write lines such as 17,0.25")
     return {key.strip(): _parse_score(score.strip()) for key, score in rows}
 
 
@@ -82,7 +82,7 @@ def _json_lines(path: str, text: str) -> dict[str, Score]:
         except (ValueError, TypeError, KeyError, RecursionError):
             score = None
         if score is None:
-            raise TdbgError(f"{path}: {line[:80]!r} is no key and score", 'write {"key": 17, "score": 0.25}')
+            raise TdbgError(f"{path}: {line[:80]!r} is not a key and a score", 'write {"key": 17, "score": 0.25}')
         found[key] = _parse_score(score) if isinstance(score, str) else score
     return found
 
@@ -157,8 +157,8 @@ def _collect_scores(pages: "PageSet", question: Grouped) -> dict[tuple[Any, ...]
         else:
             found[_identify_datapoint(datapoint)] = score
     if not found:
-        fields = f"what they have: {safe(', '.join([*PLACES, *numbers.names][:NAMED]))}"
-        hint = fields if question.group_by else "are the keys those of `ls --datapoints`?"
+        fields = f"known fields: {safe(', '.join([*PLACES, *numbers.names][:NAMED]))}"
+        hint = fields if question.group_by else "use the keys that `tdbg inspect-pages ls --datapoints` shows"
         raise TdbgError(f"no datapoint has a {name}", hint)
     if missing:
         print_messages(f"{format_count(missing, 'datapoint')} without {name}: left out")

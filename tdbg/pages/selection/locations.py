@@ -40,9 +40,9 @@ GROUPING: Options = {
     "group_by": Option(
         ("--group-by",),
         "FIELD",
-        "Part by rank, step, epoch, phase, a number captured with each datapoint, or one of its step, such as loss.",
+        "Group by rank, step, epoch, phase, a number captured with each datapoint, or a step metric such as loss.",
     ),
-    "scores": Option(("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
+    "scores": Option(("--scores",), "FILE", "Group by the scores of a CSV file (key,score) or JSON Lines file."),
 }
 
 
@@ -95,8 +95,8 @@ def _of_another_tool(where: str) -> TdbgError | None:
     if not found:
         return None
     return TdbgError(
-        f"{format_short(where, 1000)} holds {format_count(len(found), 'pickle')} of another tool ({found[0]}), no pages of tdbg",
-        f"`tdbg inspect-pages convert {format_short(where, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
+        f"{format_short(where, 1000)} holds {format_count(len(found), 'pickle')} of another tool ({found[0]}), not tdbg pages",
+        f"`tdbg inspect-pages convert {format_short(where, 1000)} -o DIR` converts them and runs no code in them",
     )
 
 
@@ -119,8 +119,8 @@ def place_and_word(words: "Sequence[str]", what: str, example: str, *, either: b
     if len(words) == 1:
         return [], words[0]
     raise TdbgError(
-        f"{what} is missing" if not words else f"{len(words)} words were given, and not [PATH] and {what}",
-        f"write it such as: {example}",
+        f"{what} is missing" if not words else f"{len(words)} arguments were given instead of [PATH] and {what}",
+        f"for example: {example}",
     )
 
 

@@ -11,8 +11,8 @@ from tdbg.pages.selection.layer_globs import match_layers, split_words, unknown_
 from tdbg.pages.selection.locations import SELECTION, Selected, open_pages, select_datapoints
 
 PICKING: Options = {
-    "layer": Option(("--layer",), "GLOB", "Only paths like this glob; repeatable."),
-    "keys": Option(("--keys", "--key"), "KEY", "Only the datapoints of these keys: 17,18; repeatable."),
+    "layer": Option(("--layer",), "GLOB", "Only tensors whose path matches this glob; repeatable."),
+    "keys": Option(("--keys", "--key"), "KEY", "Only datapoints with these keys, such as 17,18; repeatable."),
     **SELECTION,
 }
 
@@ -69,7 +69,7 @@ class TensorSelection:
             known = dict.fromkeys(path for datapoint in self.iter_datapoints() for path in datapoint.tensors)
             if not any(map(self.is_chosen, known)):
                 return unknown_layer_error(self.question.layer, known)
-        return TdbgError("nothing was chosen", "`tdbg inspect-pages ls` shows what was captured")
+        return TdbgError("no tensor matches the selection", "`tdbg inspect-pages ls` shows what was captured")
 
     def _find_datapoints(self) -> Iterable[Datapoint]:
         wanted = split_words(self.question.keys)

@@ -77,7 +77,7 @@ class ValueStats:
         return isinstance(other, ValueStats) and self.as_dict() == other.as_dict()
 
     def __repr__(self) -> str:
-        return f"Figures({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
+        return f"ValueStats({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
 
 
 def sort_finite(values: "Sequence[object]") -> "list[Any]":

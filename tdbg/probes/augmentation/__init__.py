@@ -233,7 +233,7 @@ class Augmentation(Probe):
     def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         how = find_start_method(args[0])
         if how != "fork" and self._pipe.is_open:
-            self.unavailable(f"workers started by {how} cannot tell of their transforms: num_workers=0 or fork can")
+            self.unavailable(f"transforms in workers started by {how} are not seen: use num_workers=0 or fork")
 
     def _abstain_without(self, dataset: object) -> None:
         if not self._tallies:

@@ -171,7 +171,7 @@ class FirstBad(Probe):
         self._reruns += 1
         gradients = self.monitor.find_probe("gradient-norms")
         if gradients is not None and not self.monitor.calls and self.monitor.duty.is_away:
-            return Located("", note="the batch was not run again: within the budget, modules had no hooks at this step")
+            return Located("", note="the batch was not run again: to save overhead, modules had no hooks then")
         if gradients is None or not self.monitor.calls:
             return Located("", note="no forward pass was seen")
         calls = list(self.monitor.calls)
@@ -317,7 +317,7 @@ class FirstBad(Probe):
             event.note = "the weights were bad from the beginning, or the program has written them since"
         else:
             bad, names = self._list_bad_weights(), monitor.find_probe("gradient-norms").model_names.parameters
-            last_good = f"the loss before, of backward pass {monitor.recorder.micro - 1}, was finite"
+            last_good = f"the previous loss (backward pass {monitor.recorder.micro - 1}) was finite"
             self._from_writing(event, bad, [names.get(id(parameter), "") for parameter in bad], last_good)
 
     def _from_writing(self, event: NonFinite, bad: list[nn.Parameter], names: list[str], refuted: str) -> None:

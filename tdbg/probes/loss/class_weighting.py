@@ -201,7 +201,7 @@ def _find_inverted_weights(
                     f"{get_class_name(names, common)}: {counts_C[common]:g} samples, weight {format_number(float(weight_C[common]))}; "
                     f"exponent {format_number(exponents[name])}"
                 ],
-                cause="counts or frequencies are used as weights, or weights are divided where they multiply",
+                cause="counts or frequencies are used as weights, or the loss is divided by the weights",
                 try_next="weights fall with the count: 1 / effective number, scaled to a mean of 1",
             )
         )

@@ -219,7 +219,7 @@ def _find_faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> lis
                 what=report.name,
                 evidence=[f"weight of {task} is {format_number(weights[task])}" for task in below[:4]],
                 cause="the step on the weights is too large, and nothing keeps them above zero",
-                try_next="a smaller rate for the weights; clamp them, or learn their logarithm",
+                try_next="use a smaller learning rate for the weights; clamp them, or learn their logarithm",
             )
         )
     found += _find_collapsed_weights(report, weights)
@@ -231,7 +231,7 @@ def _find_faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> lis
                 "warning",
                 what=report.name,
                 evidence=[", ".join(f"{task} {format_number(weight)}" for task, weight in list(weights.items())[:8])],
-                cause="the weights are not scaled after their update, or before it, or under autograd into a copy",
+                cause="the weights are never rescaled, rescaled before the update, or into a copy under autograd",
                 try_next="after each update: weights.mul_(T / weights.sum()) under no_grad, on the parameter itself",
             )
         )

@@ -98,7 +98,7 @@ def _distance_faults(
         add(
             "symmetry",
             f"the distance matrix is not symmetric in {format_count(report.asymmetric_pairs, 'pair')}",
-            f"d({get_class_name(names, a)}, {get_class_name(names, b)}) and back differ by {format_number(report.asymmetry)}",
+            f"{get_class_name(names, a)} to {get_class_name(names, b)} and back differ by {format_number(report.asymmetry)}",
             "fill both triangles from one loop over pairs",
         )
     beyond = f", {report.beyond} above {largest:g}" if largest is not None and report.beyond else ""
@@ -114,14 +114,14 @@ def _distance_faults(
         add(
             "triangle",
             f"the distance matrix breaks the triangle inequality {format_count(report.broken_triangles, 'time')}",
-            _broken("{a} to {c} is {over} longer than over {b}", worst["triangle"], names),
+            _broken("d({a}, {c}) exceeds d({a}, {b}) + d({b}, {c}) by {over}", worst["triangle"], names),
             "path lengths in a tree never do: compute them from the parents",
         )
     elif ultrametric and not report.is_ultrametric and not (report.asymmetric_pairs or bad):
         add(
             "ultrametric",
             f"the distance matrix is not ultrametric: {format_count(report.broken_ultrametric, 'triple')} of classes",
-            _broken("{a} to {c} is {over} longer than the longer of the ways to {b}", worst["ultrametric"], names),
+            _broken("d({a}, {c}) exceeds max(d({a}, {b}), d({b}, {c})) by {over}", worst["ultrametric"], names),
             "use the height of the lowest common ancestor; or, with leaves at unlike depths, say ultrametric=False",
         )
     return found
@@ -212,7 +212,7 @@ def rows_faults(m_NC: Tensor, said: list[str], whose: str, tolerance: float) -> 
             "error",
             what=whose,
             evidence=shown[:4],
-            cause="rows are not divided by their sum, or by that of the columns",
+            cause="rows are not divided by their own sum, or are divided by the column sums",
             try_next="divide each row by its own sum (matrix / matrix.sum(1, keepdim=True)) after all else",
         )
     ]
@@ -257,7 +257,7 @@ def mass_faults(
             "error",
             what=whose,
             evidence=evidence,
-            cause="distances are used where likenesses are meant (no minus in exp), or rows and labels differ in order",
+            cause="distances are used as similarities (no minus in exp), or rows and labels differ in order",
             try_next="start from a one-hot row, give only the smoothing mass to the others, by exp(-distance)",
         )
     ]

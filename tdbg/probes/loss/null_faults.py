@@ -241,7 +241,7 @@ def _not_applied(where: str, found: Targets, seen: Seen, asked: float | None) ->
             return None
     masked, nulls, mean = counted
     always, never = masked == nulls, masked == 0
-    how = "always" if always else "never" if never else "not as asked"
+    how = "always" if always else "never" if never else "at another rate"
     return Fault(
         "TD-L005",
         f"the masking probability is not applied{where}: nulls are masked {how}",

@@ -132,7 +132,7 @@ def null_masking(
         asked = _select_task_value(probability, task, "probability")
         if asked is not None and not 0 <= asked <= 1:
             raise build_argument_error(
-                f"probability {asked} of task {task!r} is none", "give the chance of masking a null, 0 to 1"
+                f"probability {asked} of task {task!r} is not in 0..1", "give the chance of masking a null, 0 to 1"
             )
         kept = get_state(Seen, "null_masking", name, task, "train" if training else "eval")
         kept.add_batch(found, asked)

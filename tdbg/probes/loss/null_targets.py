@@ -115,7 +115,7 @@ def _per_sample(
         return flags.reshape(-1), False
     hint = "give one value per sample"
     if raw.ndim == 2 and flags.numel() == len(raw) and bool(((raw == 0) | (raw == 1)).all()):
-        hint = "rows with several ones are no one-hot rows: of multi-label targets give each label as a task, [B]"
+        hint = "rows with several ones are multi-label, not one-hot: give each label as a task of its own, [B]"
     raise build_argument_error(f"{name} has shape {list(flags.shape)}, the targets have {list(raw.shape)}", hint)
 
 

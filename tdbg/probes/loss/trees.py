@@ -54,7 +54,7 @@ def _find_faults(report: Hierarchy) -> list[Fault]:
                 "error",
                 what="orphans",
                 evidence=[join_limited(report.orphans)],
-                cause="a rank of the hierarchy was filtered, or its indices were made anew, without those below",
+                cause="a level of the hierarchy was filtered or reindexed, but the levels below were not",
                 try_next="build parents from the same class map as the labels; -1 or None is a root",
             )
         )

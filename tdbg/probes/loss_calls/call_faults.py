@@ -30,7 +30,7 @@ def find_empty_mean(call: LossCall, figures: TargetFigures) -> Fault | None:
             "error",
             what=call.name,
             evidence=[f"the targets are empty, the input has shape {list(call.shape)}"],
-            cause="a selection (input[mask], target[mask]) that nothing of the batch fulfils",
+            cause="a mask (input[mask], target[mask]) that selects nothing in the batch",
             try_next="leave the loss of such a batch out, or add up and divide by max(count, 1)",
         )
     if call.kind != "classes":
@@ -103,7 +103,7 @@ def find_whole_smoothing(call: LossCall) -> Fault | None:
         "error",
         what=call.name,
         evidence=[f"each of the {format_count(call.classes, 'class')} gets 1/{call.classes} of every target"],
-        cause="the mass to keep was given, where the mass to spread is meant",
+        cause="the mass to keep was given; label_smoothing takes the mass to spread",
         try_next="0.1 is usual: the true class then keeps 0.9",
     )
 

@@ -114,7 +114,7 @@ class Initial:
         if stds:
             (low, first), (high, last) = min(stds), max(stds)
             text += f"; standard deviation {low:.3g} ({first}) to {high:.3g} ({last})"
-        text += "".join(f"; {name} has {self.ratio[name]:.0f}x He's standard deviation" for name in self.large[:3])
+        text += "".join(f"; {name} has {self.ratio[name]:.0f}x the Kaiming std" for name in self.large[:3])
         return text + "".join(f"; {name} is not finite" for name in self.bad[:3])
 
 

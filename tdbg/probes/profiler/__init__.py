@@ -39,7 +39,7 @@ TRAINING = "training began"
 END = "the program ended"
 SCHEDULE = "schedule"
 MAX_RANKS = 8  # that are all profiled where nobody says which
-FIRST_ALONE = f"of more than {MAX_RANKS} ranks the first alone is profiled, unless --ranks names others"
+FIRST_ALONE = f"with more than {MAX_RANKS} ranks, only the first is profiled; --ranks selects others"
 
 
 @PROBES.add
@@ -404,4 +404,4 @@ class Profiler(EveryUpdate):
         if span is None or (tally.windows and not self.windows.repeat and not self.windows.ranges):
             return ""
         unit = "call" if monitor.eval_calls and not monitor.step else "step"
-        return f"{format_count(done, unit)} seen, and the next window needed {span.last}"
+        return f"{format_count(done, unit)} seen, but the next window ends at {unit} {span.last}"

@@ -61,11 +61,11 @@ def select_ranks(found: Sequence[TraceFile]) -> RankSample:
     by_events = all(recorded.values())
     paces = recorded if by_events else {rank: _read_marked_time(last[rank].path) for rank in known}
     kept = _select_slowest({rank: pace for rank, pace in paces.items() if pace is not None}, known)
-    how = "by the steps in their events" if by_events else "by the steps in their traces"
-    which = f"rank {known[0]}, a usual one, and those that look slowest {how}"
+    how = "by step times in their events" if by_events else "by step times in their traces"
+    which = f"rank {known[0]}, a typical one, and those that look slowest {how}"
     if not any(paces.values()):
-        which = "nothing tells which are slow"
-    said = f"of {format_count(len(known), 'rank')} {', '.join(map(str, kept))} are read: {which}; --ranks names others"
+        which = "no step times to tell which are slow"
+    said = f"of {format_count(len(known), 'rank')}, {', '.join(map(str, kept))} are read: {which}; --ranks names others"
     return RankSample([one for one in found if one.rank in kept], [rank for rank in known if rank not in kept], said)
 
 
@@ -100,8 +100,8 @@ def describe_unprofiled(found: Sequence[TraceFile]) -> str:
         return ""
     wanted = ",".join(map(str, sorted({min(own), slow})))
     return (
-        f"rank {slow} has no trace and seems slower than those that have: {own[slow]:.3g} ms of a step outside of"
-        f" backward, they {best:.3g} ms at most; `tdbg profile --ranks {wanted}` records it"
+        f"rank {slow} has no trace and seems slower than those with one: {own[slow]:.3g} ms of a step outside"
+        f" backward, against {best:.3g} ms at most; `tdbg profile --ranks {wanted}` records it"
     )
 
 

@@ -118,7 +118,7 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
     _measure_launch_delays(found.device, busy, devices)
     if found.device.count > 1:
         found.problems.append(
-            f"{format_count(found.device.count, 'accelerator')} ran its kernels and are told of as one: busy while any is, idle while none is"
+            f"{format_count(found.device.count, 'accelerator')} ran its kernels, shown as one: busy while any is, idle while all are"
         )
     more = {
         "busy": busy,

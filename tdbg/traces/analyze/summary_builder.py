@@ -161,7 +161,7 @@ def _summarize_trace(path: str | os.PathLike[str], size: int, part: int | None, 
             built.add_events(batch)
         if times > QUICK:
             trace.problems.append(
-                f"its events are not in the order of time: they had to be sorted, and it was read {format_count(times, 'time')} for that"
+                f"its events are not in time order: the file was read {format_count(times, 'time')} to sort them"
             )
     return _build_summary(trace, built, merged_traces.head_of(trace.head, part))
 
@@ -191,16 +191,16 @@ def _build_summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summar
     found.start, found.end = min(built.first, built.last), built.last
     found.base_us = max(built.base, 0)
     if built.strange:
-        verbs = "has a time" if built.strange == 1 else "have times"
+        verbs = "has an impossible time" if built.strange == 1 else "have impossible times"
         kept = "was" if built.strange == 1 else "were"
-        found.problems.append(f"{format_count(built.strange, 'event')} {verbs} that cannot be, and {kept} left out")
+        found.problems.append(f"{format_count(built.strange, 'event')} {verbs} and {kept} left out")
     if built.homeless:
         found.problems.append(
-            f"memory of {MOST_HEAPS} devices is told of: {format_count(built.homeless, 'event')} of others left out"
+            f"memory of only {MOST_HEAPS} devices is shown: {format_count(built.homeless, 'event')} of others left out"
         )
     if threads.marked > len(threads.steps):
         found.problems.append(
-            f"{format_count(threads.marked, 'step', 'is')} marked: only {len(threads.steps):,} of them are told of"
+            f"{format_count(threads.marked, 'step', 'is')} marked: only the first {len(threads.steps):,} are shown"
         )
     found.operators = sorted((one for one in threads.operators if one.calls), key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
@@ -267,7 +267,7 @@ def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     wanted = ours.get("wanted")
     held = sum(step.number is not None for step in found.steps)
     if isinstance(wanted, int) and held < wanted and not is_torn:
-        found.problems.append(f"its window holds {held} of {format_count(wanted, 'step')}: the program ended before")
+        found.problems.append(f"its window holds {held} of {format_count(wanted, 'step')}: the program ended early")
     elif isinstance(wanted, int) and held < wanted:
         found.problems.append(f"the file holds {held} of the {format_count(wanted, 'step')} of its window")
     properties = head.get("deviceProperties")

@@ -84,7 +84,7 @@ def asked_from(read: Summary, names: Iterable[str]) -> list[str]:
     wanted = set(names)
     every = by_name(replace(one, name="") for one in read.operators if one.name in wanted)
     line = called_from(every[0]) if every else ""
-    return [f"called most from {line}"] if line else []
+    return [f"called most often from {line}"] if line else []
 
 
 def busiest_line(read: Summary) -> list[str]:
@@ -116,7 +116,7 @@ def format_launch_delays(device: Device) -> list[str]:
     share = device.unlaunched / max(device.end - device.start, 1)
     return [
         f"kernels start {delays}",
-        f"bound by launches: {share:.1%} of the time nothing runs and what runs next is not launched yet",
+        f"launch-bound: {share:.1%} of the time the device is idle and the next kernel is not launched yet",
     ]
 
 
@@ -146,7 +146,7 @@ def format_verdict(found: Summary) -> str:
     shares = compute_part_shares(select_steady_steps(found))
     if not shares or not (found.operators or found.kernels or found.copies):
         return (
-            f"none of its {format_count(found.events, 'event')} is of a kind that is read"
+            f"none of its {format_count(found.events, 'event')} is of a kind that tdbg reads"
             if found.events
             else "it holds no events"
         )
@@ -159,7 +159,7 @@ def format_verdict(found: Summary) -> str:
         event_names.OTHER: "Python or idle time outside any operator",
         event_names.COPY: "copies from and on the device",
     }
-    return f"most of a step is {meaning.get(name, name)}: {shares[name]:.0%}"
+    return f"{shares[name]:.0%} of a step is {meaning.get(name, name)}"
 
 
 def compute_step_flops(found: Summary) -> float:

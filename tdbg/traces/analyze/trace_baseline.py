@@ -154,7 +154,7 @@ def save_baseline(kept: Baseline, path: Path) -> None:
     from tdbg.version import __version__
 
     if path.exists() and not _is_baseline_file(path):
-        raise TdbgError(f"{path} is there already, and no baseline", "name another file with --save")
+        raise TdbgError(f"{path} already exists and is not a baseline", "name another file with --save")
     try:
         write_json(path, {"kind": KIND, "version": VERSION, "tdbg": __version__, "data": to_json_value(asdict(kept))})
     except OSError as error:

@@ -66,10 +66,10 @@ def compare_traces(a: Baseline, b: Baseline, tolerance: float = TOLERANCE) -> Tr
     sign = found.change.sign
     if sign and not _exceeds_runs(a, b, sign):
         sign = 0
-        found.notes.append("their steps differ by more than their spread, but so do the runs of one side")
+        found.notes.append("the steps of A and B differ by more than their spread, but so do those of runs of one side")
     found.verdict = words[sign] if found.change.is_known else "too few steps"
     if sign and len(a.medians) == len(b.medians) == 1:
-        found.notes.append("by how much two runs of A differ is not known: --save keeps several as one baseline")
+        found.notes.append("the difference between runs of A is unknown: --save combines several into one baseline")
     floor = NOTABLE * (sum(a.lengths) / len(a.lengths) if a.lengths else sum(one.time for one in a.operators))
     found.parts = _compare_parts(a, b)
     found.operators = _compare_ops(a.operators, b.operators, floor)
@@ -126,9 +126,9 @@ def _list_caveats(a: Baseline, b: Baseline) -> list[str]:
     for name, one, other in (("A", a, b), ("B", b, a)):
         more = [what for what in costly if what in one.recorded and what not in other.recorded]
         if more:
-            found.append(f"{name} alone recorded {', '.join(more)}: its steps bear that cost")
+            found.append(f"only {name} recorded {', '.join(more)}, which slows its steps")
         if one.left_out:
             found.append(f"steps of {name} that took three times its median or more are left out: {one.left_out}")
         if not one.steps:
-            found.append(f"{name} marks no steps: there is no spread to judge by")
+            found.append(f"{name} has no step marks, so the spread of its steps is unknown")
     return found

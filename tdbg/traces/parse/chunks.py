@@ -76,7 +76,7 @@ class Blocks:
                     yield out
                 self._left -= min(self._left, len(out))
         except zlib.error as error:
-            self.torn = f"the packed data is damaged ({error})"
+            self.torn = f"the compressed data is damaged ({error})"
 
     def _iter_unpacked_chunks(self, file: Any, library: Any) -> Iterator[bytes]:
         """The same, with the library's error at a damaged place."""
@@ -87,7 +87,7 @@ class Blocks:
             self.read += len(data)
             if not data:
                 if not fresh:
-                    self.torn = "the packed data ends early"
+                    self.torn = "the compressed data is truncated"
                 return
             while data:
                 try:

@@ -135,16 +135,16 @@ class Trace:
 
     def _report_problems(self) -> None:
         if self._bare and not self.events and (self.damaged or not self._ended):
-            raise TdbgError(f"{self.path} is no trace: a list of other things", NO_TRACE)
+            raise TdbgError(f"{self.path} is not a trace: a list without trace events", NO_TRACE)
         if self.unread:
             named = ", ".join(safe(name or "others") for name, _ in self.unread.most_common(SHOWN_CATEGORIES))
             more = " and others" if len(self.unread) > SHOWN_CATEGORIES else ""
             events = format_count(self.unread.total(), "event")
             self.problems.append(f"{events} of other kinds left out: {named}{more}")
         if self.blocks.torn:
-            self.problems.append(f"{self.blocks.torn}: what is behind that place is missing")
+            self.problems.append(f"{self.blocks.torn}: everything after that point is missing")
         elif not self._ended:
-            self.problems.append("the file ends in the middle: the last events are missing")
+            self.problems.append("the file is truncated: the last events are missing")
         if self.damaged:
             verbs = "is damaged and was" if self.damaged == 1 else "are damaged and were"
             self.problems.append(f"{format_count(self.damaged, 'event')} {verbs} left out")
@@ -157,7 +157,7 @@ class Trace:
         if not data.strip():
             if self.blocks.torn:
                 raise TdbgError(f"{self.path} cannot be read: {self.blocks.torn}", "copy it again, or profile again")
-            raise TdbgError(f"{self.path} is empty", "the program may have ended in the export")
+            raise TdbgError(f"{self.path} is empty", "the program may have ended during the export")
         data = data.removeprefix(b"\xef\xbb\xbf").lstrip()
         if data[:1] == b"[":
             self._bare = True
@@ -171,9 +171,9 @@ class Trace:
             found = OPENING.search(data)
         if found is None:
             if self.path.endswith(".gz") and not self.blocks.is_packed:
-                raise TdbgError(f"{self.path} is no trace: it is not gzip data", NO_TRACE)
+                raise TdbgError(f"{self.path} is not a trace: it is not gzip data", NO_TRACE)
             torn = f" ({self.blocks.torn})" if self.blocks.torn else ""
-            raise TdbgError(f"{self.path} is no trace: it has no traceEvents{torn}", NO_TRACE)
+            raise TdbgError(f"{self.path} is not a trace: it has no traceEvents{torn}", NO_TRACE)
         self._add_head(data[: found.start()].rstrip().removesuffix(b",") + b"}")
         return data[found.end() :]
 
@@ -181,7 +181,7 @@ class Trace:
         try:
             found = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            self.problems.append("what stands beside the events cannot be read")
+            self.problems.append("the fields beside traceEvents cannot be read")
             return
         self.head |= found
 
@@ -195,7 +195,7 @@ class Trace:
         if tail.startswith(b",") and not self.blocks.torn:
             self._add_head(b"{" + tail[1:])
         elif tail not in (b"", b"}"):
-            self.problems.append("what follows the events cannot be read")
+            self.problems.append("the data after the events cannot be read")
 
     # by chunks
 
@@ -362,7 +362,7 @@ class Trace:
         except (ijson.JSONError, ValueError, RecursionError) as error:
             self._ended = not EARLY.search(str(error))
             if self._ended and not BEHIND.search(str(error)):
-                self.problems.append("a place in the file is damaged: what is behind it is missing")
+                self.problems.append("the file is damaged: everything after that point is missing")
         yield batch
 
     def _convert_item(self, item: Any) -> Event | None:

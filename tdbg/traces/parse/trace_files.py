@@ -157,7 +157,7 @@ def _newest_run_only(files: list[Path]) -> list[Path]:
     if len(runs) < 2:
         return files
     newest = max(runs, key=lambda run: ((run / STATE_FILE).stat().st_mtime, run.name))
-    print_messages(f"there are traces of {format_count(len(runs), 'run')}: these are of the newest, {newest}")
+    print_messages(f"there are traces of {format_count(len(runs), 'run')}: using the newest, {newest}")
     return [path for path in files if of[path.parent] == newest]
 
 
@@ -187,7 +187,7 @@ def _newest_run() -> Path:
     for run in reversed(runs):
         if _list_files(run.path)[0]:
             if run is not runs[-1]:
-                print_messages(f"the newest run has no trace: this is of {run.path}")
+                print_messages(f"the newest run has no trace: using {run.path}")
             return run.path
     if runs:
         raise TdbgError(f"no run under {Path(RUNS).resolve()} has a trace", NONE_YET)

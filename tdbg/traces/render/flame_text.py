@@ -25,18 +25,18 @@ def print_flame(label: str, read: Summary, root: Row, *, by: str, depth: int, to
     rows = [row for row in sort_rows(root) if not depth or row.depth <= depth]
     kept = largest_rows(root, top or ROWS)
     shown = [row for row in rows if id(row) in kept]
-    print_lines([safe(f"{label}: calls by {way}, ms of a step (a mean of {format_count(steps, 'step')})")])
+    print_lines([safe(f"{label}: calls by {way}, ms per step (mean of {format_count(steps, 'step')})")])
     begins = _compute_begins(root)
     wide = min(WIDE, max(count_columns(sys.stdout) // 5, LEAST_WIDE)) if is_laid_out(sys.stdout) else WIDE
-    print(f"{'total':>9} {'own':>9} {'calls':>9}  {'':<{wide}}")
+    print(f"{'total':>9} {'self':>9} {'calls':>9}  {'':<{wide}}")
     for row in shown:
         print_lines([safe(_format_row(row, begins[id(row)], root.total, steps, wide))])
     left = len(sort_rows(root)) - len(shown)
     if left:
-        print_messages(f"{format_count(left, 'row')} with less time left out: --top and --depth choose")
+        print_messages(f"{format_count(left, 'row')} with less time left out: change --top or --depth")
     lost = count_cut_calls(read, by)
     if lost:
-        print_messages(f"{format_count(lost, 'call')} found no room in the tree: their time is their caller's own")
+        print_messages(f"{format_count(lost, 'call')} did not fit into the tree: their time counts as the caller's")
 
 
 def _format_row(row: Row, begin: int, whole: int, steps: int, wide: int) -> str:

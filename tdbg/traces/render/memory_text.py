@@ -32,7 +32,7 @@ def print_memory(memory: Memory, read: Summary, top: int) -> None:
     print_table(("at the peak", "share", "allocated by"), rows)
     rest = memory.peak - held
     if rest > 0.005 * memory.peak:
-        print_lines([f"{format_size(rest)} more: allocated before the trace began, or by others"])
+        print_lines([f"{format_size(rest)} more: allocated before the trace began, or not tracked"])
 
 
 def _select_largest_holders(memory: Memory, top: int) -> list[tuple[str, int]]:

@@ -46,7 +46,7 @@ def _print_head(one: TraceFile, read: Summary) -> None:
     print_lines([safe("; ".join(known))])
     lengths = [step.length for step in read.steps]
     if read.steps and read.steps[0].number is None:
-        print_lines([f"no step is marked in it: all of it is {format_ms(read.steps[0].length)} ms"])
+        print_lines([f"no steps are marked in the trace; it lasts {format_ms(read.steps[0].length)} ms in all"])
     elif lengths:
         numbers = f"{format_count(len(read.steps), 'step')} ({read.steps[0].number} to {read.steps[-1].number})"
         print_lines(
@@ -103,32 +103,32 @@ def _print_rank_differences(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     worst = next(one for one in found.each if one.label == found.slowest)
     print()
     if worst.extra >= STANDS_OUT:
-        what = "what is longer is" if found.covers >= COVERS else "no part alone makes it, the most is"
+        what = "the longer part is" if found.covers >= COVERS else "no single part explains it, the largest is"
         print_lines(
             [
                 safe(
-                    f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {format_ms(worst.own)} ms a step;"
+                    f"{worst.label} does {worst.extra:.0%} more work than the others, {format_ms(worst.own)} ms a step;"
                     f" {what} {found.longest}, by {format_ms(found.longer)} ms"
                 )
             ]
         )
     else:
-        print_lines([f"no rank stands out: the slowest has {worst.extra:.1%} more to do itself than the others"])
+        print_lines([f"no rank stands out: the slowest does {worst.extra:.1%} more work than the others"])
     if found.common:
         print_lines(
             [
-                f"skew: in a step they differ by {format_ms(found.skew)} ms of work of their own ({format_count(found.common, 'step')} that all have)"
+                f"skew: own work differs by {format_ms(found.skew)} ms a step ({format_count(found.common, 'step')} in common)"
             ]
         )
     exposed = sorted(found.each, key=lambda one: -one.exposed)
     if not exposed[0].exposed:
-        print_lines(["communication that nothing hides: none was seen"])
+        print_lines(["exposed communication: none"])
         return
     most, least = exposed[0], exposed[-1]
     print_lines(
         [
             safe(
-                f"communication that nothing hides: {format_ms(least.exposed)} ms a step on {least.label}"
+                f"exposed communication: {format_ms(least.exposed)} ms a step on {least.label}"
                 f" to {format_ms(most.exposed)} ms on {most.label}"
             )
         ]
@@ -140,9 +140,9 @@ def _print_operators(read: Summary, top: int, shapes: bool) -> None:
     whole = sum(one.own for one in found)
     if not whole:
         return
-    print_lines(["", f"operators, {len(found):,} in all, by the time that is their own"])
+    print_lines(["", f"operators, {len(found):,} in all, by self time"])
     framed = any(one.frames for one in found)
-    columns = ["own ms", "share", "total ms", "calls", "operator"]
+    columns = ["self ms", "share", "total ms", "calls", "operator"]
     rated = read.device is None and any(one.flops for one in found[:top])
     columns[4:4] = ["GFLOP/s"] if rated else []
     columns += (["shapes"] if shapes else []) + (["from"] if framed else [])
@@ -175,13 +175,13 @@ def _print_device(read: Summary, top: int) -> None:
     if device.communication:
         hidden = device.overlap / device.communication
         print_lines(
-            [f"communication: {format_ms(device.communication)} ms, {hidden:.1%} of it while something is computed"]
+            [f"communication: {format_ms(device.communication)} ms, {hidden:.1%} of it overlapped with computation"]
         )
     kind = summary_figures.sum_kernel_families(read.kernels)
     matrix = kind.get("tensor", 0) + kind.get("matrix", 0)
     if matrix:
         on = kind.get("tensor", 0)
-        print_lines([f"matrix kernels: {format_ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by their names"])
+        print_lines([f"matrix kernels: {format_ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by kernel name"])
     works = [(format_ms(one.total), one.calls, one.kind, format_short(one.name, 70)) for one in read.kernels[:top]]
     print_table(("total ms", "calls", "kind", "kernel"), works)
     copies = [
@@ -195,7 +195,7 @@ def _print_device(read: Summary, top: int) -> None:
             ("total ms", "calls", "wait"), ((format_ms(one.total), one.calls, one.name) for one in read.waits[:top])
         )
     if read.closing_wait:
-        print_lines([f"the profiler's own wait at its end, {format_ms(read.closing_wait)} ms, is counted nowhere"])
+        print_lines([f"not counted: the profiler's own wait at its end, {format_ms(read.closing_wait)} ms"])
 
 
 def _print_flops(read: Summary) -> None:
@@ -204,10 +204,8 @@ def _print_flops(read: Summary) -> None:
     if not done:
         return
     length = summary_figures.typical_length(read)
-    rate = f", {counted_flops(done / length * 1e9)}/s" if length else ""
-    print_lines(
-        ["", f"{counted_flops(done)} a step{rate} over its whole time (matrix products, convolutions, attention)"]
-    )
+    rate = f", {counted_flops(done / length * 1e9)}/s over the whole step" if length else ""
+    print_lines(["", f"{counted_flops(done)} a step{rate} (matrix products, convolutions, attention)"])
 
 
 def _print_modules(read: Summary, top: int) -> None:
@@ -226,8 +224,8 @@ def _print_modules(read: Summary, top: int) -> None:
         for row in sort_rows(root)
         if id(row) in kept
     ]
-    print_lines(["", f"modules, {len(sort_rows(root)):,} in all, ms of a step: forward, and without the modules below"])
-    print_table(("total ms", "own ms", "calls", "module"), rows)
+    print_lines(["", f"modules, {len(sort_rows(root)):,} in all, forward ms per step; self: without child modules"])
+    print_table(("total ms", "self ms", "calls", "module"), rows)
 
 
 def _is_own(name: str) -> bool:

@@ -37,7 +37,7 @@ def _build_document(every: Pairs) -> dict[str, Any]:
     slowest = slowest_first(every)[:WHOLE]
     lanes, note = _build_lanes(every)
     parts = [part for part in event_names.BAR if any(part in lane["mean_ms"] for lane in lanes)]
-    bar_note = "Wall-clock time, a mean of the steps; steps of three times the median and more are left out."
+    bar_note = "Wall-clock time, mean of the steps; steps of three times the median or more are left out."
     return {
         "parts": parts,
         "bar_note": bar_note,
@@ -64,9 +64,9 @@ def _build_lanes(every: Pairs) -> tuple[list[dict[str, Any]], str]:
         lanes.append(
             {"label": format_short(format_label(one, read), 60), "mean_ms": means, "length_ms": length, "steps": steps}
         )
-    note = ["In a step the parts stand in the order of the bar, not of time."]
+    note = ["Within a step, parts are in the order of the bar, not in time order."]
     if len(shown) > 1 and not together:
-        note.append("The traces are of different times: each begins at 0.")
+        note.append("The traces were recorded at different times: each begins at 0.")
     if len(every) > len(shown):
         note.append(f"{format_count(len(every) - len(shown), 'trace')} more left out.")
     if any(len(read.steps) > most for _, read in shown):
@@ -136,11 +136,11 @@ def _build_flame(read: Summary, way: str) -> dict[str, Any]:
         name = format_short(row.display_name, LETTERS)
         rows.append((names.setdefault(name, len(names)), numbers[-1], row.kind, row.calls, row.total, row.own))
         numbers.append(len(rows) - 1)
-    note = "Time of the host; a click opens a part, a click on the top row leads back."
+    note = "Host time; click a part to zoom in, click the top row to go back."
     left, lost = len(every) - len(rows) + 1, flame_rows.count_cut_calls(read, way)
     note += f" {format_count(left, 'row')} with less time left out." if left else ""
     note += (
-        f" {format_count(lost, 'call')} found no room in the tree: their time is their caller's own." if lost else ""
+        f" {format_count(lost, 'call')} did not fit into the tree: their time counts as the caller's." if lost else ""
     )
     depth = max((row.depth for row in every if id(row) in kept), default=0)
     return {"names": list(names), "rows": rows, "steps": max(len(read.steps), 1), "depth": depth, "note": note}
@@ -170,7 +170,7 @@ def _build_tables(read: Summary) -> list[dict[str, Any]]:
     operators = summary_figures.by_name(read.operators)
     framed, rated = any(one.frames for one in operators), read.device is None and any(one.flops for one in operators)
     whole = sum(one.own for one in operators) or 1
-    columns = ["own ms", "share %", "total ms", "calls", *(["GFLOP/s"] if rated else []), "operator"]
+    columns = ["self ms", "share %", "total ms", "calls", *(["GFLOP/s"] if rated else []), "operator"]
     rows = []
     for one in operators[:LINES]:
         row: list[Any] = [one.own / 1e6, 100 * one.own / whole, one.total / 1e6, one.calls]

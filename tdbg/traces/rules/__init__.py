@@ -85,7 +85,7 @@ def _of_step(read: Summary, number: int | None) -> Summary:
     return replace(read, steps=[step for step in read.steps if step.number == number])
 
 
-LACKING = {"device": "a rule for accelerators: the trace has none"}  # field of a summary -> what its absence means
+LACKING = {"device": "applies only to accelerators: the trace has none"}  # field of a summary -> what its absence means
 
 
 class Rule(RuleBase[View], ABC):
@@ -100,7 +100,7 @@ class Rule(RuleBase[View], ABC):
     def check_armed(self, given: View) -> Unarmed | None:
         """Which of ``needs.fields`` the summary lacks."""
         missing = next((name for name in self.needs.fields if getattr(given.summary, name) is None), None)
-        return Unarmed(LACKING.get(missing, f"the trace tells nothing of its {missing}")) if missing else None
+        return Unarmed(LACKING.get(missing, f"the trace has no information on {missing}")) if missing else None
 
     @abstractmethod
     def evaluate(self, view: View) -> Advice | Abstain | None:

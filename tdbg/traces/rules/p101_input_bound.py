@@ -8,7 +8,7 @@ from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Work
 
-NO_LOADER = "no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits"
+NO_LOADER = "no DataLoader was seen: waits are known only for a torch DataLoader used in the profiled steps"
 
 
 @RULES.add
@@ -35,7 +35,7 @@ class InputBound(Rule):
         severity, share = self.grade_waits(view)
         if severity is None or mostly_alone(waits):
             return None
-        title = f"{share:.0%} of a step is waiting for input"
+        title = f"{share:.0%} of a step is spent waiting for input"
         hint = "more num_workers, or cheaper transforms; persistent_workers=True, prefetch_factor=4"
         return self.advise(view, severity, title, describe_loader_waits(view, waits), hint, share)
 

@@ -20,7 +20,7 @@ class NoWorkers(Rule):
     """
 
     code = "TD-P102"
-    title = "no workers"
+    title = "no DataLoader workers"
     source = "torch.profiler._pattern_matcher; the share as TD-P101"
     thresholds = {"alone_notice": 0.05}
 
@@ -36,8 +36,8 @@ class NoWorkers(Rule):
             return None
         if share <= self.limit(view, "alone_notice") or not mostly_alone(waits):
             return None
-        title = f"{share:.0%} of a step is making batches, in a loader with no workers"
-        hint = "num_workers=2 and more, persistent_workers=True; or work done once, ahead of the training"
+        title = f"{share:.0%} of a step is spent loading batches, in a DataLoader with num_workers=0"
+        hint = "num_workers=2 or more, persistent_workers=True; or do the work once, before training"
         return self.advise(view, severity, title, describe_loader_waits(view, waits), hint, share)
 
 

@@ -37,5 +37,5 @@ class CopyBound(Rule):
             for one in copies[:3]
         ]
         lines += summary_figures.asked_from(view.summary, ("aten::to", "aten::copy_"))
-        title = f"{share:.0%} of a step is copies to the device that nothing hides, {pageable:.0%} from pageable memory"
+        title = f"{share:.0%} of a step is exposed copies to the device, {pageable:.0%} from pageable memory"
         return self.advise(view, severity, title, lines, "pin_memory=True, and .to(device, non_blocking=True)", share)

@@ -17,7 +17,7 @@ class LaunchBound(Rule):
     """
 
     code = "TD-P105"
-    title = "bound by launches"
+    title = "launch-bound"
     source = "HTA, whose outliers of the launch delay begin at 100 us; both limits are tdbg's"
     thresholds = {"launch_idle": 0.30, "launch_delay_us": 50.0}
     causes = ("TD-P107",)
@@ -27,7 +27,7 @@ class LaunchBound(Rule):
         device = view.summary.device
         assert device is not None  # `needs`
         if not device.launched:
-            return self.abstain("no kernel can be told the launch of: the trace lacks the runtime's calls")
+            return self.abstain("kernels cannot be matched to their launches: the trace has no runtime calls")
         idle = view.part(event_names.IDLE)
         delay_us = device.delay / 1000
         if idle <= self.limit(view, "launch_idle") or delay_us >= self.limit(view, "launch_delay_us"):

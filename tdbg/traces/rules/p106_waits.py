@@ -40,5 +40,5 @@ class Waits(Rule):
             else:
                 rest.append(said)
         lines += rest
-        title = f"{waited:.0%} of a step the host waits for the accelerator, which has no work {share:.0%} of it"
+        title = f"the host waits for the accelerator for {waited:.0%} of a step, up to {share:.0%} with no work queued"
         return self.advise(view, severity, title, lines[:3], "read values once every n steps, not in every one", share)

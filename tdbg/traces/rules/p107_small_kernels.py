@@ -22,7 +22,7 @@ class SmallKernels(Rule):
         kernels = view.summary.kernels
         calls = sum(one.calls for one in kernels)
         if view.summary.device is None or not calls:
-            return self.abstain("a rule for accelerators: the trace has none")
+            return self.abstain("applies only to accelerators: the trace has none")
         small = sum(one.short for one in kernels) / calls
         idle = view.part(event_names.IDLE)
         if small <= self.limit(view, "small_kernels") or idle <= self.limit(view, "small_idle"):
@@ -30,5 +30,5 @@ class SmallKernels(Rule):
         most = sorted(kernels, key=lambda one: -one.short)[:3]
         lines = [f"{one.name[:80]}: {one.short:,} below 10 us" for one in most]
         lines += summary_figures.busiest_line(view.summary)
-        title = f"{small:.0%} of {calls:,} kernels take less than 10 us, and the accelerator is idle {idle:.0%}"
+        title = f"{small:.0%} of {calls:,} kernels take less than 10 us; the accelerator is idle {idle:.0%} of a step"
         return self.advise(view, "warning", title, lines, "torch.compile or CUDA graphs; larger batches", idle)

@@ -32,7 +32,7 @@ class TensorCores(Rule):
     def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
         if read.capability is None:
-            return self.abstain("the trace does not tell the device's compute capability")
+            return self.abstain("the trace does not record the device's compute capability")
         share = view.share("matrix") or 0.0
         if (
             read.capability[0] < 7
@@ -45,6 +45,6 @@ class TensorCores(Rule):
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
         lines = [f"{one.name[:80]}: {format_count(one.calls, 'call')}, {one.total / 1e6:.3g} ms" for one in most]
         lines += summary_figures.asked_from(read, event_names.PRODUCTS)
-        title = f"no kernel on tensor cores by its name; matrix kernels take {share:.0%} of the time"
+        title = f"no kernel name shows tensor cores; matrix kernels take {share:.0%} of the time"
         hint = 'torch.autocast(dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high")'
         return self.advise(view, "warning", title, lines, hint, share)

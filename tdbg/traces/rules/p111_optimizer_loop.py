@@ -37,5 +37,5 @@ class OptimizerLoop(Rule):
         lines += summary_figures.asked_from(view.summary, (one.name for one in updates))
         title = f"the optimizer takes {share:.0%} of a step, in {calls:.0f} small operations"
         return self.advise(
-            view, "warning", title, lines, "foreach=True or fused=True; torch._foreach_* in your own", share
+            view, "warning", title, lines, "foreach=True or fused=True; torch._foreach_* in your own optimizer", share
         )

@@ -25,7 +25,7 @@ class ZeroedGradients(Rule):
         return (
             None
             if any(one.name.startswith(event_names.OPTIMIZERS[1]) for one in given.summary.regions)
-            else Unarmed("no optimizer's zero_grad was seen in the trace: that of a module leaves no mark")
+            else Unarmed("no optimizer.zero_grad() was seen in the trace; Module.zero_grad() is not marked in it")
         )
 
     def evaluate(self, view: View) -> Advice | Abstain | None:
@@ -36,5 +36,5 @@ class ZeroedGradients(Rule):
         zeroing = [one for one in summary_figures.by_name(view.summary.operators) if one.name in ZEROING]
         lines = [f"{one.name}: {one.calls / steps:.3g} a step, {one.total / 1e6:.3g} ms" for one in zeroing]
         lines += summary_figures.asked_from(view.summary, ZEROING)
-        title = f"{share:.0%} of a step is filling gradients with zeros"
+        title = f"{share:.0%} of a step is spent filling gradients with zeros"
         return self.advise(view, "notice", title, lines, "optimizer.zero_grad(set_to_none=True), the default", share)

@@ -47,7 +47,7 @@ class Stall(Rule):
         if not found and part != event_names.INPUT:
             return None if "stacks" in view.summary.recorded else self.abstain(_unexplained_text(longest, middle))
         lines = [f"step {longest.number}: {longest.length / 1e6:.4g} ms, median {middle / 1e6:.4g} ms"]
-        lines += [f"what grew most is {part}, by {more / 1e6:.4g} ms"]
+        lines += [f"{part} grew most, by {more / 1e6:.4g} ms"]
         if found:
             lines += [
                 f"{one.name}: {format_count(one.calls, 'call')}, {one.total / 1e6:.4g} ms"

@@ -46,7 +46,7 @@ class Communication(Rule):
         lines = [f"{one.name[:80]}: {format_count(one.calls, 'call')}, {one.total / 1e6:.3g} ms" for one in most[:3]]
         names = (one.name for one in read.operators if one.name.startswith(event_names.COLLECTIVES))
         lines += summary_figures.asked_from(read, names)
-        title = f"{share:.0%} of a step is communication that nothing hides"
+        title = f"{share:.0%} of a step is exposed communication"
         return self.advise(view, severity, title, lines, "bucket_cap_mb, no_sync() while accumulating, overlap", share)
 
 

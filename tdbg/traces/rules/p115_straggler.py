@@ -26,17 +26,17 @@ class Straggler(Rule):
     def evaluate(self, view: View) -> Advice | Abstain | None:
         found = compare_ranks(view.ranks)
         if found is None:
-            return self.abstain("it needs the traces of two ranks or more, one of each")
+            return self.abstain("it needs one trace each of two or more ranks")
         worst = next(one for one in found.each if one.label == found.slowest)
         severity = self.find_severity(view, worst.extra)
         if severity is None or not _is_apart(view, worst.label):
             return None
-        lines = [f"{one.label}: {one.own / 1e6:.4g} ms a step of its own" for one in found.each][:8]
+        lines = [f"{one.label}: {one.own / 1e6:.4g} ms of its own work a step" for one in found.each][:8]
         is_cause = found.covers >= self.limit(view, "straggler_cause")
-        what = "what is longer" if is_cause else "no part alone makes it: what is longer by most"
+        what = "the longer part" if is_cause else "no single part explains it: the largest difference"
         lines += [f"{what} on {worst.label} is {found.longest}, by {found.longer / 1e6:.3g} ms a step"]
         lines += summary_figures.busiest_line(view.ranks[worst.label])
-        title = f"{worst.label} has {worst.extra:.0%} more to do in a step than the others"
+        title = f"{worst.label} does {worst.extra:.0%} more work in a step than the others"
         try_next = f"look at {found.longest} on {worst.label}" if is_cause else f"look at the machine of {worst.label}"
         return self.advise(view, severity, title, lines, try_next, worst.extra / (1 + worst.extra))
 

@@ -38,13 +38,13 @@ class MemoryGrows(Rule):
             growth = [after - before for before, after in pairwise(floors)]
             if growth and min(growth) > self.limit(view, "growth_warning") * _median_swing(memory, steps):
                 lines = [
-                    f"{memory.device}: {' -> '.join(format_size(amount) for amount in floors[:6])} at the least, step by step"
+                    f"{memory.device}: minimum per step {' -> '.join(format_size(amount) for amount in floors[:6])}"
                 ]
                 lines += [
                     f"{name[:60]} holds {format_size(amount)} at the peak" for name, amount in memory.holders.items()
                 ]
                 lines = lines[:3] + summary_figures.asked_from(view.summary, list(memory.holders)[:1])
-                title = f"memory of {memory.device} grows by {format_size(min(growth))} a step and more"
+                title = f"memory of {memory.device} grows by at least {format_size(min(growth))} a step"
                 hint = "keep numbers instead of tensors: .item(), .detach()"
                 return self.advise(view, "warning", title, lines, hint)
         return None

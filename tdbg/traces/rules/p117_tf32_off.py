@@ -27,9 +27,7 @@ class Tf32Off(Rule):
     def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
         if read.capability is None or not read.matmul_precision:
-            return self.abstain(
-                "the trace does not tell the precision of float32 products: those of other tools do not"
-            )
+            return self.abstain("the trace does not record the float32 matmul precision: only tdbg's own traces do")
         share = view.share("matrix") or 0.0
         if not tf32_is_off(read) or share <= self.limit(view, "float32_share"):
             return None

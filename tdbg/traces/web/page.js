@@ -30,7 +30,7 @@ function bars() {
   const height = 90 + 34 * labels.length;
   Plotly.newPlot("bar", traces, chartLayout({
     barmode: "stack", height, legend: {orientation: "h", y: 1, yanchor: "bottom", traceorder: "normal"}, margin: {l: 10, r: 10, t: 30, b: 40},
-    uniformtext: {minsize: 10, mode: "hide"}, xaxis: {title: {text: "ms of a step"}}, yaxis: {type: "category", autorange: "reversed"},
+    uniformtext: {minsize: 10, mode: "hide"}, xaxis: {title: {text: "ms per step"}}, yaxis: {type: "category", autorange: "reversed"},
   }), CHART_CONFIG);
   at("bar-note").textContent = data.bar_note;
 }
@@ -75,7 +75,7 @@ function flame(trace, way) {
   const per = ns => number(ns / 1e6 / steps);
   const label = rows.map(row => escapeMarkup(row[0] < 0 ? "all" : names[row[0]]));
   // Nothing bold: plotly would write that as a style of its own, which the policy of the page refuses.
-  const share = rows.map(row => `${escapeMarkup(cutText(row[0] < 0 ? "all" : names[row[0]], 120))}<br>${KIND_NAMES[row[2]]}<br>total ${per(row[4])} ms of a step, ${(100 * row[4] / (rows[0][4] || 1)).toFixed(1)} %<br>own ${per(row[5])} ms, ${number(row[3] / steps)} calls a step`);
+  const share = rows.map(row => `${escapeMarkup(cutText(row[0] < 0 ? "all" : names[row[0]], 120))}<br>${KIND_NAMES[row[2]]}<br>total ${per(row[4])} ms per step, ${(100 * row[4] / (rows[0][4] || 1)).toFixed(1)} %<br>self ${per(row[5])} ms, ${number(row[3] / steps)} calls a step`);
   Plotly.newPlot("flame", [{
     type: "icicle", ids: rows.map((_, place) => String(place)), labels: label, parents: rows.map(row => row[1] < 0 ? "" : String(row[1])),
     values: rows.map(row => row[4]), branchvalues: "total", hovertext: share, hoverinfo: "text", textinfo: "label", sort: true,

@@ -134,12 +134,12 @@ def test_a_tensor_that_is_not_there(page_commands: Commands) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("1/conv", "--slice", "9"), "there is no 9 in a dimension of 3"),
-        (("1", "--slice", "0"), "--slice is of one tensor"),
+        (("1/conv", "--slice", "9"), "index 9 is outside a dimension of size 3"),
+        (("1", "--slice", "0"), "--slice needs exactly one tensor"),
         (("1/conv", "--slice", "a"), "--slice cannot be 'a'"),
         (("1", "--nth", "-1"), "--nth -1: 1 datapoint has the key 1"),
         (("1", "--image", "jpeg"), "--image cannot be 'jpeg'"),
-        (("1", "2"), "3 words were given"),
+        (("1", "2"), "3 arguments were given"),
         ((), "is a path: the key is missing"),
         (("1", "--steps", "x"), "steps cannot be 'x'"),
     ],

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 CODE = "TD-P102"
-SAYS = "a loader with no workers"
+SAYS = "a DataLoader with num_workers=0"
 OPTIONS = ()
 RANKS = 1
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 FLAG = "AUGMENTATION"
 CODE = "TD-D008"
-SAYS = "normalised before"
+SAYS = "already normalised"
 OPTIONS = ()
 RANKS = 1
 

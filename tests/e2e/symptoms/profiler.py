@@ -7,7 +7,7 @@ from torch import nn
 
 FLAG = "PROFILER"
 CODE = "TD-P004"
-SAYS = "20 steps seen, and the next window needed 32"
+SAYS = "20 steps seen, but the next window ends at step 32"
 OPTIONS = ("--flag", "PROFILER=30:32")
 RANKS = 1
 

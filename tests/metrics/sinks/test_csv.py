@@ -69,7 +69,7 @@ def test_csv_never_writes_into_a_file_of_somebody_else(tmp_path):
     for step in range(4):
         fan.write(make_row(step, {"train/loss": 1.0}))
     fan.close()
-    assert path.read_text() == "name,age\nx,3\n" and "not by this sink" in said[0] and "lost 4 rows" in said[1]
+    assert path.read_text() == "name,age\nx,3\n" and "not written by this sink" in said[0] and "lost 4 rows" in said[1]
 
 
 def test_a_forked_child_writes_nothing_into_the_csv_of_its_parent(tmp_path):

@@ -110,7 +110,7 @@ def test_sinks_are_known_by_name(tmp_path):
     with pytest.raises(TdbgError, match="no metric sink is named 'tensorbord'") as failed:
         plain_sinks(["tensorbord"])
     assert "tensorboard" in failed.value.hint
-    with pytest.raises(TdbgError, match="cannot be made"):
+    with pytest.raises(TdbgError, match="cannot create the sink"):
         plain_sinks(["csv"], csv={"paths": 1})
 
 

@@ -32,7 +32,7 @@ def test_an_interval_in_epochs_is_due_at_the_end_of_every_nth(every, epochs):
 
 
 def test_an_interval_that_says_nothing_is_refused():
-    with pytest.raises(ScheduleError, match="the interval of validation says nothing") as caught:
+    with pytest.raises(ScheduleError, match="the interval of validation is empty") as caught:
         OpsSchedule(validation={})
     assert "steps, epochs, fraction" in caught.value.hint
 
@@ -57,7 +57,7 @@ def test_zero_and_none_are_off():
         ({"checkpoint": {"epochs": 1, "fraction": 0.5}, "total_steps": 9}, "epochs=1 and fraction=0.5"),
         ({"validation": -1}, "-1 steps"),
         ({"validation": {"epochs": -2}}, "-2 epochs"),
-        ({"validation": 0.1}, "may be a fraction"),
+        ({"validation": 0.1}, "could mean a fraction"),
         ({"validation": True}, "True"),
         ({"validation": {"steps": 1.5}}, "1.5"),
         ({"validation": {"fraction": 0.1}}, "unknown length"),
@@ -211,7 +211,7 @@ def test_a_schedule_of_a_configuration(make):
     ("config", "says"),
     [
         ({"VALIDATION": {"INTERVAL_STEPS": 5, "INTERVAL_EPOCHS": 1}}, "steps=5 and epochs=1"),
-        ({"WANDB": 5, "METRICS": {"WANDB_INTERVAL": 6}}, "wandb is in the configuration twice"),
+        ({"WANDB": 5, "METRICS": {"WANDB_INTERVAL": 6}}, "wandb is set twice in the configuration"),
         ({"METRICS": {"WANBD_INTERVAL": 6}}, "wanbd"),
         ({"EARLY_STOP": {"PATIENSE": 6}}, "patiense"),
     ],

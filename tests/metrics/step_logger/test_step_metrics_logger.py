@@ -378,9 +378,9 @@ def test_a_corrupt_state_changes_nothing(make_logger, broken):
     log = make_logger(wandb=100)
     log.log_step_metrics({"loss": 1.0}, step=5)
     before = log.state_dict()
-    with pytest.raises(TdbgError, match="not sound"):
+    with pytest.raises(TdbgError, match="invalid"):
         log.load_state_dict(broken)
-    with pytest.raises(TdbgError, match="not sound"):
+    with pytest.raises(TdbgError, match="invalid"):
         log.load_state_dict({**before, "window": {"version": 1, "steps": 1, "sums": {"train/loss": [1]}, "last": {}}})
     assert log.state_dict() == before
 

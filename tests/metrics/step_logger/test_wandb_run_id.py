@@ -46,7 +46,7 @@ try: wandb_run_id._share_through_store(store, 1, 0.5)
 except TdbgError as error: print(error, error.hint)
 """
     done = run_program(code, tmp_path / "store")
-    assert "rank 0 shared no id" in done.stdout and "every rank" in done.stdout, done.stderr
+    assert "rank 0 did not share the W&B run id" in done.stdout and "every rank" in done.stdout, done.stderr
 
 
 def test_alone_it_is_new_and_the_environment_is_heeded(monkeypatch):

@@ -76,7 +76,7 @@ def test_tasks_of_different_lengths_are_refused():
     both = {"a": torch.zeros(3), "b": torch.zeros(2)}
     with pytest.raises(MetricValueError, match="'b' has 2 samples"):
         chain_counts(both, both)
-    with pytest.raises(MetricValueError, match="no task"):
+    with pytest.raises(MetricValueError, match="at least one task"):
         chain_counts({}, {})
 
 

@@ -202,7 +202,7 @@ def test_a_unit_is_checked(said, hint):
 
 def test_settings_are_of_metrics_without_their_phase():
     for setting in ({"directions": {"val/loss": "min"}}, {"units": {"val/loss": "pct"}}):
-        with pytest.raises(TdbgError, match="is said of a metric, not of 'val/loss'"):
+        with pytest.raises(TdbgError, match="is set for a metric, not for 'val/loss'"):
             MetricsTracker(**setting)
 
 

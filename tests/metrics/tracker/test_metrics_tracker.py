@@ -391,12 +391,16 @@ def test_predictions_that_do_not_fit_change_nothing():
     ("more", "what", "hint"),
     [
         ({"tasks": {"genus": {"acc1": 0.5}}, "task_samples": {"genu": 3}}, "task_samples has 'genu'", "mean 'genus'"),
-        ({"tasks": {"genus": {"acc1": 0.5}}, "task_samples": {"genus": 5}}, "task 'genus' has 5 samples", "no part"),
-        ({"tasks": {"acc1": 0.5}}, "task 'acc1' has float, not metric -> mean", "tasks={"),
+        (
+            {"tasks": {"genus": {"acc1": 0.5}}, "task_samples": {"genus": 5}},
+            "task 'genus' has 5 samples",
+            "a part cannot",
+        ),
+        ({"tasks": {"acc1": 0.5}}, "task 'acc1' is float, not a mapping of metric to mean", "tasks={"),
         ({"tasks": [("genus", 0.5)]}, "tasks is list, not a mapping", "tasks={"),
         ({"subsets": {"eu": {"acc1": 1.0}}, "subset_samples": {"us": 1}}, "subset_samples has 'us'", "there are: 'eu'"),
-        ({"subsets": {"eu": {"acc1": 1.0}}, "subset_samples": {"eu": 5}}, "subset 'eu' has 5 samples", "no part"),
-        ({"subsets": {"eu": {"acc1": 1.0}}}, "subset 'eu' came without", "subset_samples"),
+        ({"subsets": {"eu": {"acc1": 1.0}}, "subset_samples": {"eu": 5}}, "subset 'eu' has 5 samples", "a part cannot"),
+        ({"subsets": {"eu": {"acc1": 1.0}}}, "subset 'eu' has no number", "subset_samples"),
     ],
 )
 def test_parts_that_do_not_fit_their_batch_are_refused_and_nothing_is_added(more, what, hint):
@@ -450,13 +454,13 @@ def test_a_label_beyond_the_classes_is_refused_and_nothing_is_added(kind):
     made = MetricsTracker(null_label=-100)
     scores = kind([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
     with pytest.raises(
-        MetricValueError, match=r"task 'genus': label 2 and 1 more are none of its 2 classes \(0 to 1\)"
+        MetricValueError, match=r"task 'genus': label 2 and 1 more are not among its 2 classes \(0 to 1\)"
     ):
         made.update_predictions({"genus": scores}, {"genus": kind([1, 2, 7])})
-    with pytest.raises(MetricValueError, match="label -1 is none of its 2 classes") as caught:
+    with pytest.raises(MetricValueError, match="label -1 is not among its 2 classes") as caught:
         made.update_predictions({"genus": scores}, {"genus": kind([1, -1, -100])})
     assert "null_label=-1" in caught.value.hint and made.phases == {}
-    with pytest.raises(MetricValueError, match="the predictions are of 'genus', the targets of 'genera'"):
+    with pytest.raises(MetricValueError, match="no task in common: predictions have 'genus', targets 'genera'"):
         made.update_predictions({"genus": scores}, {"genera": kind([1, 0, 1])})
 
 

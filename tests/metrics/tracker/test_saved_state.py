@@ -36,7 +36,7 @@ def set_value(state, path, value):
 
 LOSS = ("phases", "val", "metrics", 0)
 CORRUPT = [
-    (("kind",), "other", "no state"),
+    (("kind",), "other", "not the state"),
     (("version",), 2, "newer than this tdbg knows"),
     (("version",), "1", "version"),
     (("epoch",), "first", "state.epoch"),

@@ -277,7 +277,7 @@ def test_png_of_a_batch_and_what_is_no_picture(tmp_path: Path) -> None:
     done = run_inspect_pages("export", tmp_path / "p", "png", "-o", tmp_path / "out", "--json")
     names = sorted(path.name for path in (tmp_path / "out/k").iterdir())
     assert done.returncode == 0 and names == ["n.png", "x-0.png", "x-1.png"]
-    assert "left out: 1 tensor: float32[7] is no picture" in done.stderr
+    assert "left out: 1 tensor: float32[7] cannot be drawn as PNG" in done.stderr
     assert all("low" in row for row in json.loads(done.stdout)["data"]["written"])
     one = run_inspect_pages("export", tmp_path / "p", "png", "-o", tmp_path / "one.png", "--layer", "x")
     assert one.returncode == 2 and "x of shape (1, 2, 4, 5, 6) makes 2" in one.stderr
@@ -299,7 +299,7 @@ def test_nothing_is_overwritten_unless_forced(pages_folder: Path, tmp_path: Path
         where.parent.mkdir(exist_ok=True, parents=True)
         where.write_bytes(b"mine")
         done = run_inspect_pages("export", pages_folder, *words, "-o", target)
-        assert done.returncode == 2 and "is there already" in done.stderr and where.read_bytes() == b"mine"
+        assert done.returncode == 2 and "already exists" in done.stderr and where.read_bytes() == b"mine"
         assert run_inspect_pages("export", pages_folder, *words, "-o", target, "--force").returncode == 0
         assert where.read_bytes() != b"mine"
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".part")]
@@ -363,7 +363,7 @@ def test_a_row_of_a_batch(tmp_path: Path) -> None:
         (("pages", "npz", "-o", "x.npz", "--keys", "99"), "no datapoint has the key 99"),
         (("pages", "npz", "-o", "x.npz", "--layer", "layrs.0"), "no tensor is named layrs.0"),
         (("pages", "npy", "-o", "pages/MANIFEST.json"), "is no folder"),
-        (("pages", "npz", "-o", "x.npz", "--steps", "90:"), "nothing was chosen"),
+        (("pages", "npz", "-o", "x.npz", "--steps", "90:"), "no tensor matches the selection"),
         (("pages", "npz", "-o", "/proc/x.npz"), "/proc"),
     ],
 )

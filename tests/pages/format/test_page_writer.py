@@ -497,9 +497,9 @@ def test_another_runs_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ('{"name": "an app"}', "not that of a folder of pages"),
-        ("no json", "not that"),
-        ("[" * 10_000, "not that"),
+        ('{"name": "an app"}', "is not the manifest of a page folder"),
+        ("no json", "is not the manifest"),
+        ("[" * 10_000, "is not the manifest"),
         ('{"format": "tdbg-pages", "version": {"major": 2, "minor": 0}, "run": ""}', "version 2"),
         ('{"format": "tdbg-pages", "version": 1, "run": ""}', "version None"),
     ],
@@ -633,7 +633,7 @@ def test_a_file_number_that_the_program_closed_is_not_written_to(tmp_path: Path,
     mine = os.open(tmp_path / "mine", os.O_RDWR | os.O_CREAT)
     os.dup2(mine, fd)
     os.write(mine, b"the program's own")
-    with pytest.raises(OSError, match="has closed a file"):
+    with pytest.raises(OSError, match="closed a file"):
         writer.add("k3", make_items("k3"))
     for stop in (writer.flush, writer.seal):
         with pytest.raises(OSError):

@@ -139,8 +139,8 @@ def test_long_texts_are_tensors(tmp_path: Path) -> None:
     ("words", "what"),
     [
         (("old",), "missing option: -o DIR"),
-        (("old", "-o", "old"), "is there already"),
-        (("old", "-o", "old/page_0.pkl"), "is there already"),
+        (("old", "-o", "old"), "already exists"),
+        (("old", "-o", "old/page_0.pkl"), "already exists"),
         (("nowhere", "-o", "new"), "nowhere"),
         (("empty", "-o", "new"), "no page_N.pkl"),
         (("-o", "new"), "name one path"),
@@ -201,7 +201,7 @@ def test_a_page_that_changes_while_it_is_converted_is_told(tmp_path: Path, monke
 
     monkeypatch.setattr(conversion, "_compare", changed)
     conversion.convert_and_compare()
-    assert conversion.mismatches == ["datapoint 0: D has other values", "fewer datapoints than there were"]
+    assert conversion.mismatches == ["datapoint 0: D has other values", "fewer datapoints than in the original"]
     assert not conversion.is_whole
 
 

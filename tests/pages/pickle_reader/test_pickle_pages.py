@@ -217,14 +217,14 @@ def test_one_bad_page_does_not_hide_the_others(tmp_path: Path) -> None:
     wanted = [
         "page_0.pkl: it is empty",
         "page_2.pkl: torn at byte",
-        "page_3.pkl: it holds no dict of datapoints, but a list",
-        "page_4.pkl: it is packed with lz4, which is not supported",
-        "page_5.pkl: it is packed with zstd",
-        "page_6.pkl: it is packed with joblib's format before 0.10",
-        "page_7.pkl: it holds no dict of datapoints, but <refused posix.system>",
+        "page_3.pkl: it holds a list, not a dict of datapoints",
+        "page_4.pkl: it is compressed with lz4, which is not supported",
+        "page_5.pkl: it is compressed with zstd",
+        "page_6.pkl: it is compressed with joblib's format before 0.10",
+        "page_7.pkl: it holds <refused posix.system>, not a dict of datapoints",
         "page_8.pkl: 4 bytes follow the end",
-        "page_20.pkl: is no regular file",
-        "page_21.pkl: is no regular file",
+        "page_20.pkl: it is not a regular file",
+        "page_21.pkl: it is not a regular file",
         "page_22.pkl: No such file",
     ]
     assert len(said) == len(wanted)
@@ -348,7 +348,10 @@ def test_many_datapoints_are_salvaged_batch_by_batch(tmp_path: Path) -> None:
     points, pages = open_pages(path)
     assert 3000 < len(points) < 3500
     assert {point.key: point.outputs for point in points} == {i: wanted[i] for i in range(len(points))}
-    assert f"datapoint {len(points)} and all behind it are lost, {len(points)} before it are whole" in pages.problems[0]
+    assert (
+        f"datapoint {len(points)} and everything after it are lost, {len(points)} before it are complete"
+        in pages.problems[0]
+    )
 
 
 @pytest.mark.parametrize("kind", ["zlib", "gzip", "bz2", "xz", "lzma"])
@@ -372,7 +375,7 @@ def test_a_packed_bomb_is_bounded(kind: str, tmp_path: Path, monkeypatch: pytest
     path.write_bytes(dump_joblib({1: {"a": 1}, 2: {"a": np.zeros(3_000_000)}}, compress=(kind, 3)))
     points, pages = open_pages(path)
     assert [point.key for point in points] == [1]
-    assert "unpacks to more than" in pages.problems[0]
+    assert "decompresses to more than" in pages.problems[0]
 
 
 def test_a_packed_page_of_several_streams(tmp_path: Path) -> None:

@@ -576,7 +576,7 @@ def test_a_value_that_holds_itself() -> None:
     value.append({"me": value})
     found, ledger = read_pickle(pickle.dumps(value, 4))
     assert found[0] == 1
-    assert str(found[1]["me"]) == "<refused pickle.value: it holds itself>"
+    assert str(found[1]["me"]) == "<refused pickle.value: it contains itself>"
     assert ledger.refused == {"pickle.value": 1}
 
 
@@ -646,7 +646,7 @@ def test_a_view_that_repeats_its_memory_is_not_written_out() -> None:
     payload = make_old_row("k", "torch.FloatStorage", 10, bytes(40))
     found = read_clean(make_tensor_pickle(payload, 0, (1 << 30, 10), (0, 1)))
     assert found.shape == (1 << 30, 10)
-    with pytest.raises(TdbgError, match="made of a storage of 40"):
+    with pytest.raises(TdbgError, match="made from a storage of 40 bytes"):
         found.load_bytes()
 
 

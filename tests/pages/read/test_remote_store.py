@@ -168,7 +168,7 @@ def test_pages_of_other_tools(
 @pytest.mark.parametrize(
     ("url", "what", "hint"),
     [
-        ("nowhere://x/y", "no store is named nowhere://", "write s3://"),
+        ("nowhere://x/y", "unknown URL scheme nowhere://", "write s3://"),
         ("gs://bucket/run", "gs:// needs another library", "gcsfs"),
         ("s3://key:sesame@bucket/run", "a URL of s3 holds a password", "environment"),
         ("s3://", "'s3://' names no place", "s3://bucket/folder"),
@@ -187,7 +187,7 @@ def test_what_cannot_be_read_is_told_in_two_lines(
 
 def test_recover_is_for_disks(tmp_path: Path, counting_store: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect-pages", "recover", upload_folder(write_run(tmp_path / "run"))]) == 2
-    assert "is not on a disk of this machine" in capsys.readouterr().err
+    assert "is not on a local disk" in capsys.readouterr().err
 
 
 def test_a_file_url_is_a_path_and_needs_no_library(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_what_is_no_slice(text: str) -> None:
 def test_what_is_not_there(shape: tuple[int, int], text: str) -> None:
     with pytest.raises(TdbgError) as caught:
         tensor_slices.read_slice(make_tensor(numpy.zeros(shape, "f4"))[0], text)
-    assert caught.value.hint in ("count from 0", f"its shape is {list(shape)}")
+    assert caught.value.hint in ("indices start at 0", f"its shape is {list(shape)}")
 
 
 def test_of_types_with_several_values_in_a_byte(tmp_path: Path) -> None:

@@ -406,7 +406,7 @@ def test_odd_tensors_do_not_stop_the_page(value: Any, tmp_path: Path) -> None:
     ("words", "what"),
     [
         (("p",), "missing option: -o FILE"),
-        (("p", "-o", "there.html"), "is there already"),
+        (("p", "-o", "there.html"), "already exists"),
         (("p", "-o", "x.html", "--layer", "nothing*"), "no tensor is named nothing*"),
         (("p", "-o", "x.html", "--keys", "9"), "no datapoint has the key 9"),
         (("p", "-o", "x.html", "--size", "big"), "not a size"),

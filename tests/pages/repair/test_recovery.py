@@ -253,7 +253,7 @@ def test_a_header_that_says_something_else_than_the_journal_is_told(tmp_path: Pa
     assert any("no 'flags'" in text for text in found) and any("in no record" in text for text in found)
     page.write_bytes(data.replace(b'/flags":{"dtype":"BOOL"', b'/flags":{"dtype":"U8"  ', 1))
     (problem,) = verify_pages(tmp_path)
-    assert "other figures for 'flags'" in problem.text and "'k0'" in problem.text
+    assert "a different entry for 'flags'" in problem.text and "'k0'" in problem.text
 
 
 def test_bytes_that_no_tensor_names_are_told(tmp_path: Path) -> None:

@@ -357,10 +357,10 @@ def test_paths_are_checked_before_anything_is_done(run_stream, tmp_path, capsys)
     target = tmp_path / "r.html"
     target.write_text("old")
     assert write_report(run_stream, target, "--note", "never kept") == 2
-    assert "is there already" in capsys.readouterr().err and target.read_text() == "old"
+    assert "already exists" in capsys.readouterr().err and target.read_text() == "old"
     assert not (run_stream.run.path / "notes.jsonl").exists()
     assert write_report(run_stream, target, "--force") == 0 and target.read_text() != "old"
-    for name, why in (("-", "never to stdout"), (str(tmp_path), "is a folder")):
+    for name, why in (("-", "not to stdout"), (str(tmp_path), "is a folder")):
         assert write_report(run_stream, name, "--force") == 2 and why in capsys.readouterr().err
     state = (run_stream.run.path / "run.json").read_bytes()
     run_stream.begin_rank()

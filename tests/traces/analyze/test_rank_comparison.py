@@ -63,7 +63,7 @@ def test_a_part_is_the_cause_where_it_makes_most_of_the_difference(tmp_path):
     assert covers == pytest.approx(200 / 240) and try_next == "look at forward on rank 1"
     covers, try_next, line = explain_slow_rank(rank(300, 320))  # slow at everything
     assert covers == pytest.approx(120 / 220) and try_next == "look at the machine of rank 1"
-    assert line == "no part alone makes it: what is longer by most on rank 1 is backward, by 0.12 ms a step"
+    assert line == "no single part explains it: the largest difference on rank 1 is backward, by 0.12 ms a step"
 
 
 def test_the_parts_of_what_is_longer_add_up_to_it(tmp_path):

@@ -66,8 +66,8 @@ def test_of_more_the_slowest_by_their_events_are_read_and_it_is_said(tmp_path):
     assert len(kept) == 8 and {0, SLOW} < set(kept)
     assert any(one < 9 for one in kept if one), "one that is as usual"
     assert sorted([*kept, *some.left]) == list(range(COUNT))
-    assert f"of 16 ranks {', '.join(map(str, kept))} are read: rank 0, a usual one, and those" in some.said
-    assert "by the steps in their events" in some.said and "--ranks names others" in some.said
+    assert f"of 16 ranks, {', '.join(map(str, kept))} are read: rank 0, a typical one, and those" in some.said
+    assert "by step times in their events" in some.said and "--ranks names others" in some.said
 
 
 def test_a_rank_with_longer_steps_is_read_too(tmp_path):
@@ -81,7 +81,7 @@ def test_without_events_the_marks_in_the_traces_tell(tmp_path, layout):
     """All steps are as long as those of the slowest rank, and that one waits least in the collectives."""
     some = select_ranks(write_run(tmp_path, layout=layout, events=False))
     kept = [one.rank for one in some.found]
-    assert len(kept) == 8 and {0, SLOW} < set(kept) and "by the steps in their traces" in some.said
+    assert len(kept) == 8 and {0, SLOW} < set(kept) and "by step times in their traces" in some.said
 
 
 def test_where_nothing_tells_the_first_are_read(tmp_path):
@@ -90,7 +90,7 @@ def test_where_nothing_tells_the_first_are_read(tmp_path):
         path.parent.mkdir()
         write_trace(path, [make_op("aten::mm", 0, 1)])
     some = select_ranks(newest_windows(find_traces(str(tmp_path))))
-    assert [one.rank for one in some.found] == list(range(8)) and "nothing tells which are slow" in some.said
+    assert [one.rank for one in some.found] == list(range(8)) and "no step times to tell which are slow" in some.said
 
 
 def test_all_windows_of_a_rank_stay_together_and_other_traces_are_all_read(tmp_path):
@@ -106,7 +106,7 @@ def test_a_slow_rank_without_a_trace_is_named(tmp_path):
     found = write_run(tmp_path, traced=[0])
     assert [one.rank for one in found] == [0]
     assert describe_unprofiled(found).startswith(
-        f"rank {SLOW} has no trace and seems slower than those that have: 41 ms"
+        f"rank {SLOW} has no trace and seems slower than those with one: 41 ms"
     )
     assert f"`tdbg profile --ranks 0,{SLOW}` records it" in describe_unprofiled(found)
     write_events(tmp_path / f"rank{SLOW:04d}", 20.0)
@@ -129,7 +129,7 @@ def test_show_and_advise_read_the_slow_rank_and_say_which_were_read(tmp_path):
     write_run(tmp_path)
     for name in ("show", "advise"):
         done = run_trace(name, tmp_path)
-        assert done.returncode == 0 and "tdbg: of 16 ranks 0, " in done.stderr, done.stderr
+        assert done.returncode == 0 and "tdbg: of 16 ranks, 0, " in done.stderr, done.stderr
         left = json.loads(run_trace(name, tmp_path, "--json").stdout)["data"]["ranks_left_out"]
         assert len(left) == 8 and SLOW not in left and 0 not in left
     shown = run_trace("show", tmp_path).stdout

@@ -303,9 +303,7 @@ def test_several_accelerators_of_one_process_are_told_as_one_and_it_is_said(tmp_
     assert (one := summarize_trace(write_trace(tmp_path / "t.json", events))).device.count == 1 and one.problems == []
     found = summarize_trace(write_trace(tmp_path / "t.json", [*events, other]))
     assert found.device.count == 2 and found.steps[0].spent["busy"] == to_nanoseconds(60)
-    assert found.problems == [
-        "2 accelerators ran its kernels and are told of as one: busy while any is, idle while none is"
-    ]
+    assert found.problems == ["2 accelerators ran its kernels, shown as one: busy while any is, idle while all are"]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 1, 0, 4, 2), (2, 4, 3, 1, 0)])
@@ -365,7 +363,7 @@ def test_a_trace_of_kernels_alone_has_a_verdict(tmp_path):
     found = summarize_trace(
         write_trace(tmp_path / "t.json", [make_gpu_span("k", 10, 5, 1), make_gpu_span("k", 30, 5, 2)])
     )
-    assert summary_figures.format_verdict(found) == "most of a step is an idle accelerator: 60%"
+    assert summary_figures.format_verdict(found) == "60% of a step is an idle accelerator"
 
 
 def test_a_kernel_of_unknown_launch_is_of_no_span_that_begins_before_the_first_event(tmp_path):
@@ -386,7 +384,7 @@ def test_a_step_that_the_program_ended_in_is_none(tmp_path):
     head = {"tdbg": {"first_step": 3, "wanted": 2, "partial_step": 3}}
     found = summarize_trace(write_trace(tmp_path / "t.json", events, head=head))
     assert [one.number for one in found.steps] == [None] and "steps" not in found.recorded
-    assert found.problems == ["its window holds 0 of 2 steps: the program ended before"]
+    assert found.problems == ["its window holds 0 of 2 steps: the program ended early"]
 
 
 def test_what_the_window_of_a_profile_ends_in_is_not_counted(tmp_path):
@@ -436,7 +434,7 @@ def test_steps_that_a_cut_copy_lacks_are_not_laid_on_the_program(tmp_path):
     path = write_trace(tmp_path / "t.json", events, head={"tdbg": {"first_step": 0, "wanted": 3}})
     text = path.read_text()
     path.write_text(text[: text.index("ProfilerStep#2")])
-    torn = "the file ends in the middle: the last events are missing"
+    torn = "the file is truncated: the last events are missing"
     assert summarize_trace(path).problems == [torn, "the file holds 2 of the 3 steps of its window"]
 
 
@@ -523,7 +521,7 @@ def test_events_in_no_order_are_sorted_a_few_at_a_time(tmp_path, monkeypatch):
     turned = summarize_trace(path, 1 << 12)
     assert sum(held[-9:]) == 420 and max(held[-9:]) <= 60, "nine stretches of about as many"
     (problem,) = turned.problems
-    assert problem.startswith("its events are not in the order of time") and problem.endswith("read 11 times for that")
+    assert problem.startswith("its events are not in time order") and problem.endswith("read 11 times to sort them")
     for name in ("steps", "operators", "device", "memory", "kernels", "start", "end"):
         mine, theirs = getattr(turned, name), getattr(straight, name)
         if isinstance(mine, list):
@@ -560,7 +558,7 @@ def test_any_number_of_threads_is_read_in_time(tmp_path, monkeypatch):
 def test_times_that_cannot_be_are_left_out(tmp_path):
     assert summarize_trace(
         write_trace(tmp_path / "t.json", [make_op("good", 5, 10), make_op("far", 1e300, 1)])
-    ).problems == ["1 event has a time that cannot be, and was left out"]
+    ).problems == ["1 event has an impossible time and was left out"]
     events = [
         make_op("good", 5, 10),
         make_op("far", 1e300, 1),
@@ -570,7 +568,7 @@ def test_times_that_cannot_be_are_left_out(tmp_path):
     ]
     found = summarize_trace(write_trace(tmp_path / "t.json", events))
     assert [one.name for one in found.operators] == ["good"]
-    assert found.problems == ["4 events have times that cannot be, and were left out"]
+    assert found.problems == ["4 events have impossible times and were left out"]
 
 
 def test_a_step_whose_number_cannot_be_is_a_span_like_others(tmp_path):
@@ -622,8 +620,8 @@ def test_any_number_of_names_steps_and_devices_has_a_summary_of_bounded_size(tmp
     assert (len(found.copies), sum(one.nbytes for one in found.copies)) == (11, 50)
     assert (len(found.steps), len(found.memory)) == (10, 10)
     assert found.problems == [
-        "memory of 10 devices is told of: 40 events of others left out",
-        "50 steps are marked: only 10 of them are told of",
+        "memory of only 10 devices is shown: 40 events of others left out",
+        "50 steps are marked: only the first 10 are shown",
     ]
     kernels = [make_gpu_span(f"{name} {at}", at * 100, 50) for at in range(20) for name in ("nccl", "sgemm")]
     found = summarize_trace(write_trace(tmp_path / "t.json", kernels))
@@ -686,7 +684,7 @@ def test_what_the_trace_tells_of_itself(tmp_path):
     ours = {"tdbg": {"rank": 2, "world_size": 4, "wanted": 3}, "with_stack": 1, "profile_memory": 0}
     found = summarize_trace(write_trace(tmp_path / "t.json", [make_step(1, 0, 10), make_op("a", 1, 2)], head=ours))
     assert (found.rank, found.world_size, found.recorded) == (2, 4, ["stacks", "steps"])
-    assert found.problems == ["its window holds 1 of 3 steps: the program ended before"]
+    assert found.problems == ["its window holds 1 of 3 steps: the program ended early"]
     wrong = {"distributedInfo": [1], "tdbg": "x", "deviceProperties": {"a": 1}, "wanted": "many"}
     found = summarize_trace(write_trace(tmp_path / "t.json", [make_op("a", 1, 2)], head=wrong))
     assert (found.rank, found.problems, found.devices) == (None, [], [])

@@ -93,7 +93,7 @@ def test_a_file_cut_anywhere_gives_the_events_before_the_cut(tmp_path, layout, s
         assert list_keys(found) == list_keys(EVENTS[: len(found)])
         ends = [text.find(json.dumps(one["name"]).encode()) for one in EVENTS[:6]]  # where each of the first begins
         assert len(found) >= sum(at < end for at in ends) - 1
-        assert trace.problems == ["the file ends in the middle: the last events are missing"], end
+        assert trace.problems == ["the file is truncated: the last events are missing"], end
 
 
 def test_a_packed_file_cut_short_says_so(tmp_path):
@@ -101,12 +101,12 @@ def test_a_packed_file_cut_short_says_so(tmp_path):
     path.write_bytes(path.read_bytes()[:-9000])
     found, trace = read_events(path)
     assert 1000 < len(found) < 9000
-    assert trace.problems == ["the packed data ends early: what is behind that place is missing"]
+    assert trace.problems == ["the compressed data is truncated: everything after that point is missing"]
 
 
 def test_a_packed_name_of_other_data_is_told(tmp_path):
     (tmp_path / "t.json.gz").write_bytes(bytes(range(256)) * 9)
-    with pytest.raises(TdbgError, match=r"t\.json\.gz is no trace: it is not gzip data"):
+    with pytest.raises(TdbgError, match=r"t\.json\.gz is not a trace: it is not gzip data"):
         read_events(tmp_path / "t.json.gz")
 
 
@@ -119,7 +119,7 @@ def test_no_separator_in_the_first_block_is_ijsons(tmp_path):
     (tmp_path / "t.json").write_bytes(whole[: len(whole) // 2])
     found, trace = read_events(tmp_path / "t.json", 1 << 10)
     assert list_keys(found) == list_keys(events[: len(found)]) and len(found) > 50
-    assert trace.problems == ["the file ends in the middle: the last events are missing"]
+    assert trace.problems == ["the file is truncated: the last events are missing"]
 
 
 def test_one_event_that_is_endless_is_not_held_whatever_reads_it(tmp_path, monkeypatch):
@@ -159,7 +159,7 @@ def test_a_last_event_that_is_damaged_is_not_the_end_of_a_torn_file(tmp_path, la
         assert trace.problems == ["1 event is damaged and was left out"] and not trace.is_torn
     path.write_text(text[: text.rindex("}", 0, text.rindex("args"))] if layout is bare else text[: text.rindex("args")])
     found, trace = read_events(path)
-    assert trace.problems[0] == "the file ends in the middle: the last events are missing" and trace.is_torn
+    assert trace.problems[0] == "the file is truncated: the last events are missing" and trace.is_torn
 
 
 DAMAGE = {
@@ -206,7 +206,7 @@ def test_one_damaged_event_is_told_as_one(tmp_path):
 def test_what_is_no_trace_is_told(tmp_path, text):
     path = tmp_path / "t.json"
     path.write_text(text)
-    with pytest.raises(TdbgError, match=r"is empty|is no trace"):
+    with pytest.raises(TdbgError, match=r"is empty|is not a trace"):
         read_events(path)
 
 

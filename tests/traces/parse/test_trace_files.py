@@ -48,7 +48,7 @@ def test_of_several_runs_the_newest_is_meant_and_it_is_said(tmp_path, capsys):
         list_labels(newest_windows(found)) == list_labels(found) == ["rank 0"]
     )  # neither rank 1 nor the attempt of an older run
     assert found[0].path.is_relative_to(tmp_path / "a")
-    assert f"there are traces of 2 runs: these are of the newest, {tmp_path / 'a'}" in capsys.readouterr().err
+    assert f"there are traces of 2 runs: using the newest, {tmp_path / 'a'}" in capsys.readouterr().err
     assert list_labels(find_traces(str(tmp_path / "b"))) == ["rank 0, attempt 1", "rank 1"]
     assert capsys.readouterr().err == ""
 
@@ -65,7 +65,7 @@ NAME = "host.1700000000000000001.pt.trace.json"
 @pytest.mark.parametrize(
     ("link", "why"),
     [
-        (f"rank0000/traces/{NAME}", "it is a link, and links in a run directory are not followed"),
+        (f"rank0000/traces/{NAME}", "it is a symbolic link; tdbg follows no links in a run directory"),
         ("rank0000", "it is a link to a folder, and those are not followed"),
     ],
 )

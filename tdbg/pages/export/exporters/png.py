@@ -84,7 +84,7 @@ class PngExporter(FileExporter):
         """Write the picture of a tensor of two or three dimensions. Memory: a few MB, and a row of channels."""
         shape = tensor.shape
         if len(shape) not in (2, 3) or not math.prod(shape) or tensor.dtype.packed > 1:
-            raise UnsupportedTensorError(f"{tensor.dtype.name}{list(shape)} is no picture", "export it as npy")
+            raise UnsupportedTensorError(f"{tensor.dtype.name}{list(shape)} cannot be drawn as PNG", "export it as npy")
         if is_image(tensor):
             return _write_image(file, tensor)
         scale = measure_scale(tensor)
@@ -185,7 +185,7 @@ def _write_png(
     import numpy
 
     if max(wide, high) > LARGEST_SIDE:
-        raise UnsupportedTensorError(f"a picture of {wide:,} by {high:,} is too large", "export it as npy")
+        raise UnsupportedTensorError(f"a picture of {wide:,} by {high:,} pixels is too large", "export it as npy")
     file.write(png_head(wide, high, PALETTE if palette else {3: RGB, 4: RGBA}[channels]))
     if palette:
         file.write(encode_png_chunk(b"PLTE", palette))
