@@ -144,7 +144,7 @@ def _of_flag(
         yield Check(flag, "silent", text, "problem", "was its code reached? an if around it may be false")
     for (name, logger, level), dropped in tally.suppressed.items():
         if name == flag:
-            text = f"{dropped:,} of {format_count(count, 'record', 'is')} only in tdbg's files: {logger} drops {level}"
+            text = f"{dropped:,} of {format_count(count, 'record', 'is')} in tdbg's files alone: {logger} drops {level}"
             yield Check(flag, "suppressed by a level", text, "note", f"lower the level of the logger {logger}")
     if called and not count:
         yield Check(flag, "ok", f"the program calls {DIAGNOSTICS}", "ok")

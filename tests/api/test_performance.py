@@ -82,7 +82,7 @@ def test_a_mapping_is_keywords() -> None:
 
 def test_what_cannot_be_is_said() -> None:
     model = small_model()
-    with pytest.raises(TdbgError, match="second batch"):
+    with pytest.raises(TdbgError, match="warm-up batch"):
         tdbg.profile_model_performance(model, make_loader(1))
     for wrong in ({"num_batches": 0}, {"num_batches": 1000}, {"kind": "all"}):
         with pytest.raises(TdbgError):

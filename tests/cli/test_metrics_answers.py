@@ -172,7 +172,7 @@ def test_rows_that_were_left_out_are_told_with_their_reason(tmp_path):
     assert told[0].startswith("tdbg: 1 row left out from step 12 on: ") and "--disk-budget" in told[0]
     assert told[1] == "tdbg: 2 rows left out from step 12 on: news\\x1b[2J"
     assert told[2].startswith("tdbg: 15 rows left out from step 10 on: ") and "--max-overhead" in told[2]
-    assert told[3].startswith("tdbg: 4 of 12 steps recorded: ") and "--max-overhead" in told[3]
+    assert told[3].startswith("tdbg: 4 of 12 steps recorded, because of ") and "--max-overhead" in told[3]
     write_rows(tmp_path / "rank0001" / FILE, rows[0], rows[1])
     told = run_metrics("show", tmp_path).stderr.splitlines()
     assert len(told) == 4 and all(line.startswith("tdbg: rank 0: ") for line in told)

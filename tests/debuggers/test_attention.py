@@ -476,7 +476,7 @@ def test_two_debuggers_and_attached_twice(random_qkv, count_hooks):
     with one.attach(model), two.attach(model):
         model(*random_qkv)
         assert torch.equal(one({}, model)["attention_map"], two({}, model)["attention_map"])
-        with pytest.raises(Exception, match="attached to 'attn' already"):
+        with pytest.raises(Exception, match="already attached to 'attn'"):
             one.attach(model)
     assert count_hooks(model) == 0
     mha = MultiHead()
@@ -485,7 +485,7 @@ def test_two_debuggers_and_attached_twice(random_qkv, count_hooks):
         hooks.remove()
     again = Attention("mha")
     with again.attach(mha):
-        with pytest.raises(Exception, match="attached to 'mha' already"):
+        with pytest.raises(Exception, match="already attached to 'mha'"):
             again.attach(mha)
         assert again.missing(mha).startswith("not executed: 'mha' did not run")
     assert "is not attached" in again.missing(mha)

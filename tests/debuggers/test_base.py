@@ -280,7 +280,7 @@ def test_an_attention_call_that_fails_leaves_no_mode(caplog):
 def test_attached_twice_is_refused(count_hooks):
     model, debugger = small_cnn(), Keeps("0")
     hooks = debugger.attach(model)
-    with pytest.raises(TdbgError, match="attached to '0' already"):
+    with pytest.raises(TdbgError, match="already attached to '0'"):
         debugger.attach(model)
     with Keeps("0").attach(model):
         assert count_hooks(model) == 4

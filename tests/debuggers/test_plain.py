@@ -233,7 +233,7 @@ def test_what_has_no_values_is_named_and_costs_nothing_else(tmp_path: Path) -> N
     assert told == {
         "meta": "on the meta device: there are no values",
         "fake": "a FakeTensor: there are no values",
-        "long": "a text of 100,000 letters",
+        "long": "a string of 100,000 characters",
         "packed": "its dtype packs several values in a byte: quint4x2",
     }
 

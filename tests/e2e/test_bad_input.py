@@ -163,7 +163,7 @@ def drop_file_privileges() -> None:
 def test_a_folder_one_may_not_write_is_125() -> None:
     Path("locked").mkdir(mode=0o555)
     done = run_tdbg("--run-dir", "locked/run", "--", "touch", "started", preexec_fn=drop_file_privileges)
-    assert_refused(done, 125, "cannot write the run directory", "choose a writable one with --run-dir")
+    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
     assert "Permission denied" in done.stderr
     done = run_tdbg("--", "touch", "../started", cwd="locked", preexec_fn=drop_file_privileges)
     assert_refused(done, 125, "cannot write the run directory", "--run-dir")
@@ -223,7 +223,7 @@ def test_a_full_disk_at_the_start_is_125(make_disk: Callable[[int], Disk]) -> No
     place = make_disk(64 << 10)
     place.fill_up()
     done = run_tdbg("--run-dir", str(place.path / "run"), "--", "touch", "started", preexec_fn=place.limit_file_size)
-    assert_refused(done, 125, "cannot write the run directory", "choose a writable one with --run-dir")
+    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
     assert not Path("started").exists()
 
 
@@ -244,7 +244,7 @@ def test_a_read_only_file_system_is_125(make_disk: Callable[[int], Disk]) -> Non
     else:
         folder = Path("/System" if sys.platform == "darwin" else "/proc")
     done = run_tdbg("--run-dir", str(folder / "run"), "--", "touch", "started")
-    assert_refused(done, 125, "cannot write the run directory", "choose a writable one with --run-dir")
+    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
     assert not place.mounted or "Read-only file system" in done.stderr
     assert not Path("started").exists()
 

@@ -76,8 +76,11 @@ def test_no_bucket_is_said_once_and_costs_the_run_nothing(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ([*CAPTURE, "--capture-upload", "s3://key:sesame@bucket/runs"], "capture-upload: a URL of s3 holds a password"),
-        ([*CAPTURE, "--capture-upload", "/tmp/runs"], "capture-upload: '/tmp/runs' is no URL"),
+        (
+            [*CAPTURE, "--capture-upload", "s3://key:sesame@bucket/runs"],
+            "capture-upload: the s3:// URL holds a password",
+        ),
+        ([*CAPTURE, "--capture-upload", "/tmp/runs"], "capture-upload: '/tmp/runs' is not a URL"),
         ([*CAPTURE, "--capture-upload", "nowhere://x/y"], "unknown URL scheme nowhere://"),
         ([*CAPTURE, "--exec", "--capture-upload", "s3://bucket/runs"], "--capture-upload needs tdbg to stay running"),
         (["--capture-upload", "s3://bucket/runs"], "--capture-upload needs --capture"),

@@ -322,7 +322,7 @@ def test_a_condition_may_end_the_run(watched_runner: Runner, tmp_path: Path) -> 
         (("--when", "los > 1"), "did you mean loss?"),
         (("--when", "loss > 1", "--then", "dmp"), "did you mean dump?"),
         (("--then", "dump"), "--when"),
-        (("--when", "__import__('os').system('true') > 1"), "such as"),
+        (("--when", "__import__('os').system('true') > 1"), "for example"),
         (("--when", "loss > 1", "--then", "stop", "--exec"), "--exec"),
     ],
 )

@@ -83,7 +83,7 @@ def test_of_its_twin_nothing_is_said(profiled_programs: Profiler, name: str) -> 
 def test_reading_values_is_no_fault_on_a_cpu(profiled_programs: Profiler) -> None:
     seen = profiled_programs(TABLE["values"], healthy=False)
     assert seen.advice == []
-    assert seen.abstained["TD-P106"] == "applies only to accelerators: the trace has none"
+    assert seen.abstained["TD-P106"] == "a rule for accelerators: the trace has none"
     rest = {"TD-P103", "TD-P104", "TD-P105", "TD-P107", "TD-P108", "TD-P117"}
     assert {seen.abstained[code] for code in rest} == {seen.abstained["TD-P106"]}
 

@@ -69,7 +69,12 @@ def test_dry_run_does_nothing(shell) -> None:
     done = shell.run_command("touch", "made", options=("--dry-run", "-f", "LR", "--max-overhead", "2"))
     assert done.returncode == 0
     assert os.listdir(shell.folder) == []
-    for line in ("command: touch made", "budget 2 %", "flag: LR = True", "setting: max_overhead = 2.0 (option)"):
+    for line in (
+        "command: touch made",
+        "overhead budget: 2 % of wall time",
+        "flag: LR = True",
+        "setting: max_overhead = 2.0 (option)",
+    ):
         assert line in done.stdout
     assert "PYTHONPATH=" in done.stdout
 

@@ -415,7 +415,7 @@ def test_first_errors_causes_before_what_they_caused(run_question: Ask) -> None:
     code, out, _ = run_question(paths=["."], errors=True)
     heads = [line for line in out.splitlines() if line.startswith("==")]
     assert code == 0 and heads[0] == "== r2: ValueError: bad batch #"
-    assert heads[1].startswith("== r0-1,3: the connection to another rank broke (follows")
+    assert heads[1].startswith("== r0-1,3: the connection to another rank broke (usually a consequence of")
     assert "  File" in out and "later" not in out
 
 

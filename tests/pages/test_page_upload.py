@@ -220,7 +220,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["inspect-pages", "upload", str(tmp_path / "run"), URL]) == 0
     assert "there was nothing to copy" in capsys.readouterr().err
     for words, text in (
-        ([str(folder)], "is no URL"),
+        ([str(folder)], "is not a URL"),
         ([str(tmp_path / "no"), URL], "is no folder here"),
         ([URL, URL], "is no folder here"),
         ([str(tmp_path), "s3://a:sesame@b/c"], "holds a password"),

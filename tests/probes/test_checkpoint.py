@@ -327,7 +327,7 @@ def test_the_way_from_the_file(start_watch: Any, tmp_path: Path) -> None:
     (row,) = list_values(watched, "STATE")
     assert row["file"].endswith("a.pt") and row["file_prefix"] == "module."
     text = list_observations(watched, "checkpoint", "STATE")[0].text
-    assert "9 of 9 keys loaded; on the way from" in text and "the prefix module. taken off" in text
+    assert "9 of 9 keys loaded; changed after reading" in text and "prefix module. removed" in text
 
 
 def test_resized_and_left_out_on_the_way(start_watch: Any, tmp_path: Path) -> None:

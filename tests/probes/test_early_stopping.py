@@ -214,7 +214,7 @@ def test_what_is_told_of_a_check(start_watch: Any) -> None:
         "stop": False,
     }
     assert second.text == (
-        "EarlyStopping, check 2: val_loss 1.5, best 1, 1 of 3 without improvement (mode min); it goes on"
+        "EarlyStopping, check 2: val_loss 1.5, best 1, 1 of 3 without improvement (mode min); continues"
     )
 
 

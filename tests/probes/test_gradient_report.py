@@ -59,7 +59,7 @@ def test_clipping_of_a_part_is_called_so(start_watch: Any) -> None:
     nn.utils.clip_grad_norm_([model.a], 1.0)
     optimizer.step()
     (told,) = list_observations(watched, "gradient-report")
-    assert "in part" in told.text and "total_after" not in told.values
+    assert "partly clipped" in told.text and "total_after" not in told.values
 
 
 def test_explosion_vanishing_none_and_zero_are_named(start_watch: Any) -> None:

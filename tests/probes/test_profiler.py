@@ -273,7 +273,7 @@ def test_of_many_ranks_the_first_alone(begin_training: Any) -> None:
         assert len(run.end_process()) == expected, (rank, ranks)
         run.seen.monitor.detach()
         assert run.last_observation.values["missing"] == ""
-        assert ("--ranks names others" in run.last_observation.text) == (not expected)
+        assert ("--ranks selects others" in run.last_observation.text) == (not expected)
 
 
 def test_what_the_allocator_of_cuda_did_is_written_as_json(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_the_figures_of_a_tail(start_watch: Any, tmp_path: Path) -> None:
     watched = start_watch(**FLAG)
     tail_cleared()
     (finding,) = judge_watch(watched, tmp_path)
-    assert finding.title == "no update used the last 2 backward calls of 10 in an epoch, from step 2, rank 0"
+    assert finding.title == "the last 2 backward calls of 10 in an epoch went into no update, from step 2, rank 0"
     assert finding.severity == "info"
 
 

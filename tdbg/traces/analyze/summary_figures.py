@@ -159,7 +159,7 @@ def format_verdict(found: Summary) -> str:
         event_names.OTHER: "Python or idle time outside any operator",
         event_names.COPY: "copies from and on the device",
     }
-    return f"{shares[name]:.0%} of a step is {meaning.get(name, name)}"
+    return f"most of a step is {meaning.get(name, name)}: {shares[name]:.0%}"
 
 
 def compute_step_flops(found: Summary) -> float:

@@ -85,7 +85,7 @@ def _of_step(read: Summary, number: int | None) -> Summary:
     return replace(read, steps=[step for step in read.steps if step.number == number])
 
 
-LACKING = {"device": "applies only to accelerators: the trace has none"}  # field of a summary -> what its absence means
+LACKING = {"device": "a rule for accelerators: the trace has none"}  # field of a summary -> what its absence means
 
 
 class Rule(RuleBase[View], ABC):

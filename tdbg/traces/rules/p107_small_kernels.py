@@ -22,7 +22,7 @@ class SmallKernels(Rule):
         kernels = view.summary.kernels
         calls = sum(one.calls for one in kernels)
         if view.summary.device is None or not calls:
-            return self.abstain("applies only to accelerators: the trace has none")
+            return self.abstain("a rule for accelerators: the trace has none")
         small = sum(one.short for one in kernels) / calls
         idle = view.part(event_names.IDLE)
         if small <= self.limit(view, "small_kernels") or idle <= self.limit(view, "small_idle"):

@@ -26,7 +26,7 @@ class Straggler(Rule):
     def evaluate(self, view: View) -> Advice | Abstain | None:
         found = compare_ranks(view.ranks)
         if found is None:
-            return self.abstain("it needs one trace each of two or more ranks")
+            return self.abstain("it needs the traces of two ranks or more, one of each")
         worst = next(one for one in found.each if one.label == found.slowest)
         severity = self.find_severity(view, worst.extra)
         if severity is None or not _is_apart(view, worst.label):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 CODE = "TD-P115"
-SAYS = "rank 1 has"
+SAYS = "rank 1 does"
 OPTIONS = ("--active", "8")
 RANKS = 2
 

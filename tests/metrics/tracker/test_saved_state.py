@@ -70,7 +70,7 @@ CORRUPT = [
     ((*LOSS, "partial", 3), True, "batches"),
     (("stores", "schedule", "schedule/mixup"), [], "schedule/mixup"),
     (("stores", "schedule", "schedule/mixup", 0, 0), None, "neither a number nor a text"),
-    (("stores", "schedule", "mixup"), [[1.0, 0, 0]], "grammar"),
+    (("stores", "schedule", "mixup"), [[1.0, 0, 0]], "is not a metric key"),
     (("best_epochs",), KeyError, "best_epochs is missing"),
     (("best_epochs", "epochs", 0), [1.0], "best_epochs"),
     (("best_epochs", "epochs", 0, 0), "x", "best_epochs"),

@@ -362,7 +362,7 @@ def test_a_row_of_a_batch(tmp_path: Path) -> None:
         (("nowhere", "npz", "-o", "x.npz"), "there is no nowhere"),
         (("pages", "npz", "-o", "x.npz", "--keys", "99"), "no datapoint has the key 99"),
         (("pages", "npz", "-o", "x.npz", "--layer", "layrs.0"), "no tensor is named layrs.0"),
-        (("pages", "npy", "-o", "pages/MANIFEST.json"), "is no folder"),
+        (("pages", "npy", "-o", "pages/MANIFEST.json"), "is not a folder"),
         (("pages", "npz", "-o", "x.npz", "--steps", "90:"), "no tensor matches the selection"),
         (("pages", "npz", "-o", "/proc/x.npz"), "/proc"),
     ],

@@ -308,7 +308,7 @@ def test_a_disk_that_takes_nothing_and_says_nothing_is_an_error(
     writer = fill_writer(tmp_path, 2)
     monkeypatch.setattr(os, "pwritev", lambda *ignored: 0)
     monkeypatch.setattr(os, "pwrite", lambda *ignored: 0)
-    with pytest.raises(OSError, match="takes no more"):
+    with pytest.raises(OSError, match="accepts no more"):
         writer.add("k", make_items("k"))
     monkeypatch.undo()
     writer.close()
@@ -512,7 +512,7 @@ def test_a_folder_with_a_foreign_manifest_is_refused(tmp_path: Path, text: str, 
 
 def test_pages_without_a_manifest_are_not_continued(tmp_path: Path) -> None:
     (write_pages(tmp_path, 1) / MANIFEST).unlink()
-    with pytest.raises(TdbgError, match="and no MANIFEST"):
+    with pytest.raises(TdbgError, match="but no MANIFEST"):
         PageWriter(tmp_path)
 
 

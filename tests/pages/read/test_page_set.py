@@ -453,7 +453,7 @@ def test_a_dtype_that_nobody_knows_is_told(tmp_path: Path) -> None:
     path = write_header_file(tmp_path / "x.safetensors", encode_entry(dtype="F6_E2M3"), b"abcd")
     found = PageSet.open(path)
     assert [dict(datapoint.tensors) for datapoint in found] == [{}]
-    assert "not known" in str(found.problems[0])
+    assert "unknown dtype" in str(found.problems[0])
 
 
 def test_a_header_of_100_mb_is_refused_unread(tmp_path: Path) -> None:

@@ -170,8 +170,8 @@ def test_pages_of_other_tools(
     [
         ("nowhere://x/y", "unknown URL scheme nowhere://", "write s3://"),
         ("gs://bucket/run", "gs:// needs another library", "gcsfs"),
-        ("s3://key:sesame@bucket/run", "a URL of s3 holds a password", "environment"),
-        ("s3://", "'s3://' names no place", "s3://bucket/folder"),
+        ("s3://key:sesame@bucket/run", "the s3:// URL holds a password", "environment"),
+        ("s3://", "'s3://' names no bucket or folder", "s3://bucket/folder"),
         ("counted://store/nothing", "there is no counted://store/nothing", "name a run"),
     ],
 )

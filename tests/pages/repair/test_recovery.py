@@ -250,7 +250,7 @@ def test_a_header_that_says_something_else_than_the_journal_is_told(tmp_path: Pa
     data = page.read_bytes()
     page.write_bytes(data.replace(b'"00000001/flags"', b'"00000009/flags"'))
     found = [problem.text for problem in verify_pages(tmp_path)]
-    assert any("no 'flags'" in text for text in found) and any("in no record" in text for text in found)
+    assert any("no entry for 'flags'" in text for text in found) and any("in no record" in text for text in found)
     page.write_bytes(data.replace(b'/flags":{"dtype":"BOOL"', b'/flags":{"dtype":"U8"  ', 1))
     (problem,) = verify_pages(tmp_path)
     assert "a different entry for 'flags'" in problem.text and "'k0'" in problem.text

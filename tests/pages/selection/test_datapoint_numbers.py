@@ -73,4 +73,4 @@ def test_a_name_that_nothing_has_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert told.code == 1
     assert "no datapoint has a scalar los; what they have: loss, grad_norm" in told.said
     assert "what they have" not in ask("find", "scalar.loss > 100").said
-    assert "what they have: rank, step, epoch, phase, loss" in ask("stats", "--group-by", "los").said
+    assert "known fields: rank, step, epoch, phase, loss" in ask("stats", "--group-by", "los").said

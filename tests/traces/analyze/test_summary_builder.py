@@ -363,7 +363,7 @@ def test_a_trace_of_kernels_alone_has_a_verdict(tmp_path):
     found = summarize_trace(
         write_trace(tmp_path / "t.json", [make_gpu_span("k", 10, 5, 1), make_gpu_span("k", 30, 5, 2)])
     )
-    assert summary_figures.format_verdict(found) == "60% of a step is an idle accelerator"
+    assert summary_figures.format_verdict(found) == "most of a step is an idle accelerator: 60%"
 
 
 def test_a_kernel_of_unknown_launch_is_of_no_span_that_begins_before_the_first_event(tmp_path):

@@ -91,7 +91,7 @@ def test_all_graphs_are_drawn_and_nothing_is_fetched(browser, ranks_page):
         "[...document.querySelectorAll('.graph')].map(one => one.getBoundingClientRect().height)"
     )
     assert len(heights) == 4 and min(heights) > 60
-    assert browser.evaluate("document.getElementById('verdict').textContent") == "33% of a step is forward"
+    assert browser.evaluate("document.getElementById('verdict').textContent") == "Most of a step is forward: 33%"
     tops = (
         "[...document.querySelectorAll('#bar .ytick')].map(one => [one.getBoundingClientRect().top, one.textContent])"
     )
