@@ -11,6 +11,7 @@ from tdbg.rules.view import View, is_non_finite
 
 DEAD_STEPS = 20
 DEAD_RECORDS = 3  # the budget may leave most steps without a record
+IN_WEIGHTS = ("gradient", "backward", "optimizer", "")  # phases of a `NonFinite` that names the update before its loss
 RUINED = "weights that hold a NaN give a NaN for every batch: no further step can mend them"
 SKIPPED = "GradScaler skips every update, so no weight changes: the loss itself is NaN or Inf for every batch"
 
@@ -23,6 +24,12 @@ class _Streak:
     skipped: int = 0  # records of updates that GradScaler skipped
     first_bad: int = 0  # step of the first bad loss, as located; its own record may be left out
     said: bool = False
+
+
+def _find_loss_step(event: NonFinite) -> int:
+    """The step of the event's loss: where an update ruined the weights, the step after it."""
+    is_in_weights = event.weights == "updated" and event.phase in IN_WEIGHTS
+    return max(event.step, event.until) + is_in_weights
 
 
 @RULES.add
@@ -61,7 +68,7 @@ class DeadRun(PerProcessRule[_Streak]):
     def evaluate(self, process: ProcessDir, state: _Streak, event: Step | NonFinite) -> Finding | None:
         if isinstance(event, NonFinite):
             if is_non_finite(event.loss) and not state.first_bad and not state.records:
-                state.first_bad, state.kind = event.step, str(event.loss)
+                state.first_bad, state.kind = _find_loss_step(event), str(event.loss)
             return None
         if not is_non_finite(event.loss):
             # Records are written a step late: one of before the bad step says nothing against it.

@@ -263,6 +263,29 @@ def test_a_dead_run_begins_where_the_first_bad_loss_was_located(one_rank):
     assert finding.evidence == ["61 steps without a finite loss, from step 3 on", "loss at step 3: NaN"]
 
 
+@pytest.mark.parametrize(
+    ("phase", "weights", "until", "since"),
+    [
+        ("gradient", "updated", 0, 4),
+        ("backward", "updated", 0, 4),
+        ("", "updated", 5, 6),
+        ("loss", "updated", 0, 3),
+        ("forward", "intact", 0, 3),
+    ],
+)
+def test_a_dead_run_begins_with_the_first_bad_loss_and_not_with_the_update_before(
+    one_rank, phase, weights, until, since
+):
+    """Weights that went bad in the update of step 3 make the loss of step 4 bad; that of step 3 was finite."""
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    run.emit_events(rank, make_nonfinite(step=3, until=until, phase=phase, weights=weights, loss="nan"))
+    run.emit_steps(rank, ["nan"] * 30, first=since)
+    finding = find_first(run, "TD-N002")
+    assert finding.first_step == since and finding.title.endswith(f", since step {since}")
+    assert finding.evidence == [f"30 steps without a finite loss, from step {since} on", f"loss at step {since}: NaN"]
+
+
 def test_a_dead_run_after_a_recovery_begins_anew(one_rank):
     run, rank = one_rank
     run.emit_events(rank, make_nonfinite(step=3, phase="loss", loss="nan"))
