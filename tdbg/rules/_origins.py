@@ -20,6 +20,8 @@ class Sighting(NamedTuple):
     process: ProcessDir
     event: NonFinite
     recovered: bool = False
+    records: int = 0  # steps on record so far
+    steps: int = 0  # those done
 
     @property
     def grade(self) -> int:

@@ -70,7 +70,8 @@ UNWATCHED = "run it again so that these steps are watched: choose another --wind
 class _State:
     """What is kept of one process."""
 
-    step: int = 0
+    step: int = 0  # the last one on record
+    records: int = 0
     scale: float | None = None  # of GradScaler, if it uses one
     waiting: NonFinite | None = None  # until its step record tells whether GradScaler skipped the update
 
@@ -158,6 +159,7 @@ class FirstNonFinite(Rule):
 
     def _evaluate_step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
         state.step = event.step
+        state.records += 1
         before, state.scale = state.scale, to_finite(event.scale)
         if state.waiting is not None and event.step >= state.waiting.step:
             # Where the budget left out the very record, a scale that fell tells of the skip.
@@ -178,7 +180,9 @@ class FirstNonFinite(Rule):
         known = self._seen.get(sighting.process.label)
         # Of several skipped updates the first is the first NaN; one that reached the weights matters more.
         if known is None or (known.recovered and not sighting.recovered) or known.event.how == "record":
-            self._seen[sighting.process.label] = sighting
+            state = self._states[sighting.process.label]
+            steps = max(state.step, sighting.event.step - 1)
+            self._seen[sighting.process.label] = sighting._replace(records=state.records, steps=steps)
         if self._given is not None:
             overwrite_finding(self._given, self._make_origin_finding())
             return ()
@@ -348,8 +352,10 @@ def _describe_evidence(seen: Sighting) -> list[str]:
     good = event.last_good
     parts = []
     if good:
+        is_sparse = seen.records < seen.steps - 1  # the record of the last step may still be on its way
+        sparse = f" ({seen.records:,} of {seen.steps:,} steps on record)" if is_sparse else ""
         parts.append(
-            f"last good record: step {format_figure(good.get('step'))}, loss {format_figure(good.get('loss'))},"
+            f"last good record: step {format_figure(good.get('step'))}{sparse}, loss {format_figure(good.get('loss'))},"
             f" grad norm {format_figure(good.get('grad_norm'))}, lr {format_figure(good.get('lr'))}"
         )
     if event.batch:

@@ -29,6 +29,24 @@ def test_first_nan_is_said_at_once_with_where_and_what(one_rank):
 
 
 @pytest.mark.parametrize(
+    ("recorded", "says"),
+    [
+        (range(1, 231), "last good record: step 230, loss 2.3"),
+        (range(1, 230), "last good record: step 230, loss 2.3"),  # the last one is written a step late
+        ((*range(1, 51), *range(56, 231, 7)), "last good record: step 230 (75 of 230 steps on record), loss 2.3"),
+        (range(1, 51), "last good record: step 230 (50 of 230 steps on record), loss 2.3"),
+    ],
+)
+def test_where_records_are_sparse_the_last_good_one_says_so(one_rank, recorded, says):
+    run, rank = one_rank
+    for step in recorded:
+        run.emit_steps(rank, [2.5], first=step)
+    run.emit_events(rank, make_nonfinite(step=231))
+    run.emit_steps(rank, ["nan"] * 3, first=231)
+    assert any(line.startswith(f"{says}, ") for line in find_first(run, "TD-N001").evidence)
+
+
+@pytest.mark.parametrize(
     ("event", "where"),
     [
         ({"phase": "input", "module": "embed", "module_class": "Conv2d"}, 'in the input of module "embed" (Conv2d)'),
