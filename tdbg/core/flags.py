@@ -100,8 +100,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "DISTRIBUTED",
         "components",
-        "Log process groups and each collective's order, bytes and time; tdbg itself issues none.",
-        "Use it when a job hangs, ranks drift apart, or one rank makes all others wait.",
+        "Name the rank on which a hung job waits (TD-R006); log each collective's order, bytes and time.",
+        "Use it when a job hangs, ranks drift apart, or one rank makes all others wait. "
+        "It also logs the process groups; tdbg itself issues no collective.",
         probe="distributed",
         level="extreme",
         thresholds=(

@@ -120,8 +120,8 @@ class RankQuiet(Rule):
     for. A wait that ended is told as `info`, one that never did as `error`. Ranks that are all quiet outside of
     collectives just work: it is silent.
 
-    Why it matters: A job that hangs dies half an hour later of a timeout that names the ranks which waited, not
-    the one which did not come.
+    Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
+    which did not come.
 
     Example:
         TD-R006 error: rank 1 does not come to all_reduce, where rank 0 has waited for 120 s since step 41: it is at
@@ -135,7 +135,7 @@ class RankQuiet(Rule):
     """
 
     code = "TD-R006"
-    title = "a rank keeps others waiting"
+    title = "job hangs: a rank keeps others waiting"
     severity = "warning"
     leads_to = ("TD-R001", "TD-R002", "TD-R003")  # whoever ends a job that hangs, and the timeout of a collective
     listens = (Start, Observation)

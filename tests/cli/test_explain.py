@@ -78,6 +78,12 @@ def test_a_word_is_searched_in_titles_and_texts(capsys):
     assert "TD-N002" in both and len(both.splitlines()) < len(rows)
 
 
+@pytest.mark.parametrize("word", ["hang", "hangs", "hung"])
+def test_a_job_that_hangs_leads_to_its_rule_first(word, capsys):
+    assert main(["explain", word]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("TD-R006\t")
+
+
 def test_words_are_searched_with_json(capsys):
     assert main(["explain", "memory", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

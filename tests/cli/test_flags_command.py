@@ -15,6 +15,12 @@ def test_the_list_has_a_line_per_flag(capsys):
     assert [line.split("\t")[0] for line in lines[1:]] == [flag.name for flag in FLAGS]
 
 
+def test_the_list_says_which_flag_and_rule_are_for_a_hung_job(capsys):
+    assert main(["flags", "list"]) == 0
+    (row,) = [line.split("\t") for line in capsys.readouterr().out.splitlines() if "hung job" in line]
+    assert row[0] == "DISTRIBUTED" and "TD-R006" in row[-1]
+
+
 def test_the_list_as_json(capsys):
     assert main(["flags", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
