@@ -173,7 +173,7 @@ def _collect_step_times(found: Iterable[Event]) -> list[tuple[float, int]]:
 def _build_rank_state(snapshot: Snapshot, view: View, found: ProcessView, points: list[tuple[float, int]]) -> RankState:
     start, cost, last = found.start, found.cost, found.last or found.last_eval
     step = max([found.step, *(point[1] for point in points)])
-    level, flags = _in_force(snapshot.settings, found)
+    level, flags = found.find_level_and_flags(snapshot.settings)
     return RankState(
         process=found.process,
         rank=found.rank or 0,
@@ -190,16 +190,6 @@ def _build_rank_state(snapshot: Snapshot, view: View, found: ProcessView, points
         planned=found.plan.steps if found.plan else None,
         cost_pct=100 * max(cost.own_ms, 0.0) / cost.wall_ms if cost and cost.wall_ms > 0 else None,
     )
-
-
-def _in_force(settings: Settings, found: ProcessView) -> tuple[str, list[str]]:
-    """Level and flags of a rank now: as its last switch or sign of life says, else as the run was started."""
-    switch, cost = found.switch, found.cost
-    if switch is not None and (cost is None or switch.t >= cost.t):
-        return switch.level, list(switch.flags)
-    if cost is not None and cost.level:
-        return cost.level, list(cost.flags)
-    return settings.level, [name for name, value in settings.flags.items() if value is not False]
 
 
 def _infer_state(snapshot: Snapshot, view: View, found: ProcessView) -> str:

@@ -2,47 +2,75 @@
 
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 
 from tdbg.core.config import Settings
+from tdbg.core.flags import flag_of
+from tdbg.core.observations.distributed import QuietRank
 from tdbg.core.output import PREFIX, print_messages, redraw_stderr, terminal_rows
-from tdbg.core.tables import format_count
-from tdbg.rules.text import format_figure
+from tdbg.core.tables import format_count, join_limited
+from tdbg.rules._signals import Signals
+from tdbg.rules.text import format_figure, format_ranks
 from tdbg.rules.view import ProcessView, View, to_finite
 
 LIVE_LINE_S = 1.0
-STALL_S = 20.0
+STALL_S = 20.0  # from then on the live line says so
+STALL_LINE_S = 30.0  # a line that stays comes then, and again each time that the time has doubled
+SHOWN_GROUPS = 3  # of ranks at one step
 
 
 class Progress:
     """Tells how far the run is, from what the view of it holds. Silent until the first step, and if asked to be."""
 
     def __init__(self, settings: Settings, view: View) -> None:
-        self._quiet = settings.quiet
+        self._settings = settings
         self._view = view
         self._rows = terminal_rows()
         self._live = self._rows.passes_all
         self._every = LIVE_LINE_S if self._live else settings.progress_every
         self._shown = self._moved = time.monotonic()
         self._then = (0, 0)  # steps and evaluation calls when the run was last seen to move
-        self._stalled = False
+        self._stall_due = STALL_LINE_S
         self._drawn = False
         self._lock = threading.Lock()
 
     def print_if_due(self, now: float) -> None:
         """Print, if it is time and there is something new to tell."""
         self._rows.flush()
-        if self._quiet or now - self._shown < self._every or self._rows.is_terminal_read():
+        if self._settings.quiet or now - self._shown < self._every or self._rows.is_terminal_read():
             return
         self._shown = now
-        text = self._format_line(now)
-        if not text:
+        ranks = [found for found in self._view.list_ranks() if found.records]
+        if not ranks:
             return
+        done = max(found.step for found in ranks), max(found.evals for found in ranks)
+        if done != self._then:
+            self._print_line(self._format_line(ranks, done, now))
+            return
+        still_s = now - self._moved
+        if still_s >= self._stall_due:
+            while self._stall_due <= still_s:
+                self._stall_due *= 2
+            self._print_stall(ranks, done, still_s)
+        if still_s >= STALL_S and self._live:
+            self._print_line(_format_stall(done, still_s))
+
+    def _print_line(self, text: str) -> None:
         with self._lock:
             if self._live:
                 redraw_stderr(PREFIX + text)
                 self._drawn = True
             else:
                 print_messages(text)
+
+    def _print_stall(self, ranks: Sequence[ProcessView], done: tuple[int, int], still_s: float) -> None:
+        """A line that stays; where the live line says the same, only if there is something to advise."""
+        advice = self._advise_on_hang(ranks)
+        if self._live and not advice:
+            return
+        self.clear_line()
+        print_messages("; ".join(filter(None, (_format_standstill(ranks, done, still_s), advice))))
 
     def clear_line(self) -> None:
         """Wipe the live line."""
@@ -51,17 +79,10 @@ class Progress:
                 self._drawn = False
                 redraw_stderr("")
 
-    def _format_line(self, now: float) -> str:
-        """The line; empty where there is nothing to tell."""
-        ranks = [found for found in self._view.list_ranks() if found.records]
-        if not ranks:
-            return ""
-        done = max(found.step for found in ranks), max(found.evals for found in ranks)
-        if done == self._then:
-            return self._format_stall(done, now)
+    def _format_line(self, ranks: Sequence[ProcessView], done: tuple[int, int], now: float) -> str:
         moved = done[0] - self._then[0] if done[0] else done[1] - self._then[1]
         speed = moved / max(now - self._moved, 1e-3)
-        self._then, self._moved, self._stalled = done, now, False
+        self._then, self._moved, self._stall_due = done, now, STALL_LINE_S
         parts = [
             _format_with_plan(ranks[0], done),
             format_count(len(ranks), "rank") if len(ranks) > 1 else "",
@@ -71,13 +92,52 @@ class Progress:
             part for part in (*parts, *_format_pace(ranks[0], done[0], speed), _format_cost(ranks[0])) if part
         )
 
-    def _format_stall(self, done: tuple[int, int], now: float) -> str:
-        """Said once a standstill where lines stay, kept up to date where the line is live."""
-        still = now - self._moved
-        if still < STALL_S or (self._stalled and not self._live):
+    def _advise_on_hang(self, ranks: Sequence[ProcessView]) -> str:
+        """What would name the rank that the others wait for; empty for a single process, or if it is on already.
+
+        `tdbg control` cannot help: ranks take up what it asks at the end of a step.
+        """
+        levels = [found.find_level_and_flags(self._settings) for found in ranks if not _has_ended(found)]
+        if _find_world_size(ranks) < 2 or all(
+            Signals(level, frozenset(flags)).is_watching(QuietRank.PROBE) for level, flags in levels
+        ):
             return ""
-        self._stalled = True
-        return f"{_format_position(done)}, nothing new recorded for {_format_duration(still)}"
+        return f"if the job hangs, run it again with -f {flag_of(QuietRank.PROBE)}: it names the rank that the others wait for"
+
+
+def _format_stall(done: tuple[int, int], still_s: float) -> str:
+    return f"{_format_position(done)}, nothing new recorded for {_format_duration(still_s)}"
+
+
+def _format_standstill(ranks: Sequence[ProcessView], done: tuple[int, int], still_s: float) -> str:
+    """Where the ranks stand, as far as it is on record."""
+    world = _find_world_size(ranks)
+    if world < 2 or all(map(_has_ended, ranks)):
+        return _format_stall(done, still_s)
+    return f"{_format_rank_steps(ranks, world, done)}; no rank has recorded {'a step' if done[0] else 'a call'} for {_format_duration(still_s)}"
+
+
+def _format_rank_steps(ranks: Sequence[ProcessView], world: int, done: tuple[int, int]) -> str:
+    """``step 40 on each of 2 ranks``; where they differ ``last recorded: step 40 on rank 1, step 41 on rank 0``."""
+    groups: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    for found in ranks:
+        groups[found.step, _has_ended(found)].append(found.rank or 0)
+    if len(groups) == 1:
+        number = f"each of {world}" if len(ranks) == world else f"{len(ranks)} of {world}"
+        return f"{_format_position(done)} on {number} ranks"
+    parts = [
+        f"step {step:,} on {format_ranks(members)}{' (ended)' if has_ended else ''}"
+        for (step, has_ended), members in sorted(groups.items())
+    ]
+    return f"last recorded: {join_limited(parts, SHOWN_GROUPS)}"
+
+
+def _find_world_size(ranks: Sequence[ProcessView]) -> int:
+    return max((found.start.world_size for found in ranks if found.start is not None), default=1)
+
+
+def _has_ended(found: ProcessView) -> bool:
+    return found.end is not None or found.crash is not None
 
 
 def _format_position(done: tuple[int, int]) -> str:

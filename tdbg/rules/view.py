@@ -139,6 +139,15 @@ class ProcessView:
             return self.process.label
         return f"rank {self.rank}" + (f" attempt {self.process.attempt}" if self.process.attempt else "")
 
+    def find_level_and_flags(self, settings: Settings) -> tuple[str, list[str]]:
+        """Level and flags of the process now: by its last switch or sign of life, else as the run was started."""
+        switch, cost = self.switch, self.cost
+        if switch is not None and (cost is None or switch.t >= cost.t):
+            return switch.level, list(switch.flags)
+        if cost is not None and cost.level:
+            return cost.level, list(cost.flags)
+        return settings.level, [name for name, value in settings.flags.items() if value is not False]
+
     def add_event(self, event: Event) -> None:
         """Bring the state up to date."""
         self.t = max(self.t, event.t)
