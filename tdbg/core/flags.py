@@ -109,6 +109,9 @@ FLAGS: tuple[Flag, ...] = (
             Threshold(
                 "quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0
             ),
+            Threshold(
+                "hang_s", 15.0, "the same at the levels that do not watch each collective: the least time", low=1.0
+            ),
         ),
     ),
     Flag(

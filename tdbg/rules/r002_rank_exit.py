@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tdbg.core.events import ChildExit, Finding
+from tdbg.core.events import ChildExit, Event, Finding, Observation
 from tdbg.core.host import host_name
+from tdbg.core.observations.distributed import QuietRank, RankResumed
+from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.rule_base import Link
+from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import join_limited
 from tdbg.rules import RULES, Rule
 from tdbg.rules.view import View, get_signal_name
@@ -51,14 +54,28 @@ class RankExit(Rule):
     SIGSEGV, SIGABRT: run with `python -X faulthandler`. SIGBUS: /dev/shm is full; give loader workers less or
     the container more. A plain code: search the program for `sys.exit`.
 
-    Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`.
+    Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`; so is the end of a rank that
+    stood still at the time (TD-R006): whoever ended it did so because of that.
     """
 
     code = "TD-R002"
     title = "a rank exited with an error code or was killed by a signal"
     severity = "error"
     leads_to = ("TD-R001", Link("TD-R003", least=-1), "TD-R004", "TD-R006", Link("TD-C005", least=-1, other=("rank",)))
-    listens = (ChildExit,)
+    listens = (ChildExit, Observation)
+    observes = (QuietRank, RankResumed, HungRank, HungRankResumed)
+
+    def __init__(self) -> None:
+        self._hung: dict[int, float] = {}  # rank -> for how long it has stood still
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if process.rank is not None:
+            quiet = QuietRank.from_event(event) or HungRank.from_event(event)
+            if quiet is not None:
+                self._hung[process.rank] = quiet.quiet_s
+            elif RankResumed.from_event(event) or HungRankResumed.from_event(event):
+                self._hung.pop(process.rank, None)
+        return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
         exits = sorted(_iter_bad_exits(view), key=lambda found: (found.code in ASKED_TO_END, found.t, found.rank))
@@ -72,14 +89,18 @@ class RankExit(Rule):
         others = [
             f"rank {other.rank} {get_signal_name(-other.code) if other.code < 0 else other.code}" for other in rest
         ]
+        hung_s = self._hung.get(first.rank)
+        hung = [f"it had made no progress for {hung_s:.0f} s"] if hung_s is not None else []
         return (
             self.make_finding(
                 f"rank {first.rank} {how}{when}",
-                severity="info" if first.code in ASKED_TO_END else self.severity,
+                severity="info" if first.code in ASKED_TO_END or hung else self.severity,
                 first_step=first.step,
                 rank=first.rank,
-                evidence=[f"on {first.host}"] * bool(first.host) + [f"then: {join_limited(others, 6)}"] * bool(others),
-                cause=_find_cause(view, first.code),
+                evidence=hung
+                + [f"on {first.host}"] * bool(first.host)
+                + [f"then: {join_limited(others, 6)}"] * bool(others),
+                cause="" if hung else _find_cause(view, first.code),
                 try_next="read the end of that rank's output; `--tee` keeps it"
                 if first.code not in ASKED_TO_END
                 else "",

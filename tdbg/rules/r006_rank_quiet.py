@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import QuietRank, RankResumed
+from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
@@ -19,6 +20,16 @@ MAX_EPISODES = 64  # of one process
 MAX_COUNTS = 8  # groups whose calls a rank tells
 WAITING = ("collective", "wait", "backward", "init", "device")
 SURE = ("collective", "init")  # the call itself has not returned
+ACTIVITIES = {
+    "sleep": "asleep",
+    "lock": "waiting for a lock",
+    "loader": "waiting for its loader",
+    "checkpoint": "saving or loading a checkpoint",
+    "compile": "compiling",
+    "import": "importing",
+    "download": "downloading",
+    "compute": "computing",
+}
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -63,6 +74,11 @@ class _Episode:
         named = {"init": "init_process_group", "backward": "backward", "device": "a collective on the device"}
         return named.get(self.state, self.seen.where)
 
+    @property
+    def alike(self) -> int:
+        """Earlier calls like the one it is in."""
+        return (self.seen.alike or 0) if isinstance(self.seen, HungRank) else 0
+
     def count_calls(self, group: str) -> int | None:
         """How many calls on a group it has begun; None if that is not known."""
         counts = self.seen.counts
@@ -81,7 +97,10 @@ class _Episode:
         where = self.seen.where or "an unknown place"
         if self.state in ("collective", "wait"):
             return f"in {self.current_operation} ({where})"
-        return f"in {self.current_operation} ({where})" if self.state in ("init", "backward") else f"at {where}"
+        if self.state in ("init", "backward"):
+            return f"in {self.current_operation} ({where})"
+        doing = ACTIVITIES.get(self.seen.activity, "") if isinstance(self.seen, HungRank) else ""
+        return f"{doing} at {where}" if doing else f"at {where}"
 
 
 class _Case(NamedTuple):
@@ -139,8 +158,8 @@ class RankQuiet(Rule):
     severity = "warning"
     leads_to = ("TD-R001", "TD-R002", "TD-R003")  # whoever ends a job that hangs, and the timeout of a collective
     listens = (Start, Observation)
-    observes = (QuietRank, RankResumed)
-    needs = Needs(observations=(QuietRank,), ranks=2)
+    observes = (QuietRank, RankResumed, HungRank, HungRankResumed)
+    needs = Needs(observations=(QuietRank, HungRank), ranks=2)
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
@@ -150,7 +169,8 @@ class RankQuiet(Rule):
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
             self._launches[process.label] = get_launch_number(process, event)
-        quiet, resumed = QuietRank.from_event(event), RankResumed.from_event(event)
+        quiet = QuietRank.from_event(event) or HungRank.from_event(event)
+        resumed = RankResumed.from_event(event) or HungRankResumed.from_event(event)
         if process.rank is None or not process.is_rank or (quiet is None and resumed is None):
             return ()
         kept = self._episodes.setdefault(process.label, [])
@@ -279,8 +299,12 @@ def _is_behind(other: _Episode, wait: _Episode) -> bool:
 
 
 def _is_different_call(other: _Episode, wait: _Episode) -> bool:
-    """Both in the same call by number, but in different functions: the higher rank is named."""
-    return other.current_operation != wait.current_operation and other.rank > wait.rank
+    """Both in the same call by number, but in different functions: the one who made such a call less often is named.
+
+    Who leaves a loop early, or skips a step, is then in a call that it has not made before; if that does not tell, the
+    higher rank is named.
+    """
+    return other.current_operation != wait.current_operation and (-other.alike, other.rank) > (-wait.alike, wait.rank)
 
 
 def _is_waiting_along(other: _Episode, wait: _Episode) -> bool:

@@ -571,3 +571,15 @@ def smallest_group() -> int | None:
         return min(map(len, world.pg_group_ranks.values()), default=None)  # type: ignore[union-attr]
     except (AttributeError, TypeError):  # another torch
         return None
+
+
+def group_members(name: str) -> list[int]:
+    """The ranks of the process group that torch knows by this name; empty where this torch does not say."""
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    try:
+        for group, members in list(world.pg_group_ranks.items()):  # type: ignore[union-attr]
+            if group.group_name == name:
+                return sorted(members)
+    except (AttributeError, TypeError, RuntimeError):  # another torch
+        pass
+    return []

@@ -1,6 +1,5 @@
 """DISTRIBUTED: process groups, every collective that Python calls, and who waits for whom."""
 
-import json
 import os
 import threading
 import time
@@ -21,7 +20,6 @@ from tdbg.core.observations.distributed import (
 )
 from tdbg.core.rundir import env_rank
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.distributed import stacks
 from tdbg.probes.distributed.collectives import (
     COLLECTIVES,
     FUNCTIONAL,
@@ -37,8 +35,10 @@ from tdbg.probes.distributed.collectives import (
     measure_payload,
 )
 from tdbg.probes.distributed.watchdog import Watchdog
+from tdbg.runtime import thread_stacks
+from tdbg.runtime.flight_recorder import read_flight_record
 from tdbg.runtime.identity_keys import IdentityKeys
-from tdbg.runtime.torch_compat import backend_timeout, flight_dumps
+from tdbg.runtime.torch_compat import backend_timeout
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -427,9 +427,9 @@ class Distributed(Probe):
             return
         self.monitor.become_rank_now()  # it may never come to its first step
         self._emit_order(tail=True)
-        frame = stacks.get_frame(self._home if self._home is not None else threading.main_thread().ident or 0)
+        frame = thread_stacks.get_frame(self._home if self._home is not None else threading.main_thread().ident or 0)
         state, entry = self._find_state(frame)
-        at = stacks.locate_frame(frame)
+        at = thread_stacks.locate_frame(frame)
         began_t = time.time() - (time.monotonic() - entry.began_at if entry and state != "wait" else seconds)
         step = self.monitor.step + 1
         quiet = self._told = QuietRank(
@@ -458,9 +458,9 @@ class Distributed(Probe):
         running = inside.get(self._home) if self._home is not None else next(iter(inside.values()), None)
         if running is not None:
             return ("init" if running.op == "init_process_group" else "collective"), running
-        if self._models and stacks.is_running(frame, "_engine_run_backward"):
+        if self._models and thread_stacks.is_running(frame, "_engine_run_backward"):
             return "backward", None
-        if self._async is not None and ".wait(" in stacks.read_source_line(frame):
+        if self._async is not None and ".wait(" in thread_stacks.read_source_line(frame):
             return "wait", self._async
         blocking = any(word in self._backend for word in BLOCKING)
         return ("elsewhere" if blocking or not self._backend else "device"), None
@@ -468,7 +468,13 @@ class Distributed(Probe):
     def _write_files(self, step: int, at: str, state: str) -> dict[str, Any]:
         """Stacks of all threads, and the flight recorder's entries, in files; their names."""
         name = f"stacks_step{step:08d}.json"
-        data = {"t": time.time(), "step": step, "state": state, "where": at, "threads": stacks.format_all_stacks()}
+        data = {
+            "t": time.time(),
+            "step": step,
+            "state": state,
+            "where": at,
+            "threads": thread_stacks.format_all_stacks(),
+        }
         found = {"stacks": self.monitor.keep(name, data)}
         entries = read_flight_entries()
         if entries:
@@ -499,12 +505,7 @@ def _build_place_fields(entry: Entry | None) -> dict[str, Any]:
 
 def read_flight_entries() -> list[Any]:
     """The last collectives that torch's own flight recorder keeps, oldest first; none where it is off."""
-    for dump in flight_dumps():
-        found = json.loads(dump(True, False))
-        entries = found.get("entries") if isinstance(found, dict) else None
-        if isinstance(entries, list) and entries:
-            return entries[-FLIGHT_ENTRIES:]
-    return []
+    return read_flight_record(calls=True).get("entries", [])[-FLIGHT_ENTRIES:]
 
 
 def _find_timeout_s(given: object) -> float | None:

@@ -15,6 +15,7 @@ MAX_THREADS = 64
 FOREIGN = tuple(
     os.path.abspath(path) + os.sep for name, path in sysconfig.get_paths().items() if name in ("stdlib", "purelib")
 )
+PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def format_all_stacks() -> dict[str, list[str]]:
@@ -37,12 +38,17 @@ def get_frame(ident: int) -> FrameType | None:
 def locate_frame(frame: FrameType | None) -> str:
     """``train.py:41 in main``: the innermost line of the program's own, or of whatever runs."""
     own = frame
-    while own is not None and own.f_code.co_filename.startswith((*FOREIGN, OWN_FOLDER, "<")):
+    while own is not None and _is_foreign(own.f_code.co_filename):
         own = own.f_back
     found = own or frame
     if found is None:
         return ""
     return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+def _is_foreign(file: str) -> bool:
+    """True for the standard library, installed packages, tdbg and code without a file."""
+    return file.startswith((*FOREIGN, OWN_FOLDER, "<")) or any(part in file for part in PACKAGES)
 
 
 def is_running(frame: FrameType | None, function: str) -> bool:

@@ -1,0 +1,29 @@
+"""What the probe `hang` sees: the same as the probe `distributed` of a rank that goes quiet, at every level."""
+
+from tdbg.core.events import doc
+from tdbg.core.observations.distributed import QuietRank, RankResumed
+
+
+class HungRank(QuietRank):
+    """Nothing has happened on this rank for longer than anything that it did before."""
+
+    PROBE = "hang"
+
+    activity: str = doc(
+        "what the training thread does outside of collectives: sleep, lock, loader, checkpoint, compile, import, "
+        "download, debugger, compute (its stack moves or it uses the CPU) or still (neither)",
+        "",
+    )
+    alike: int | None = doc("earlier calls of that function with tensors of the same sizes, as far as torch keeps them")
+    limit_s: float = doc("the time without progress after which it is told", 0.0)
+
+    def text(self) -> str:
+        """For how long, in what, and where."""
+        doing = f" ({self.activity})" if self.activity and self.state == "elsewhere" else ""
+        return super().text() + doing
+
+
+class HungRankResumed(RankResumed):
+    """A rank that was quiet goes on."""
+
+    PROBE = "hang"

@@ -1,0 +1,135 @@
+"""Hangs, at every level: which rank stands still, in what, and for how long."""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from tdbg.core.observations.hang import HungRank, HungRankResumed
+from tdbg.core.rundir import env_rank
+from tdbg.probes import PROBES, Probe
+
+if TYPE_CHECKING:
+    from tdbg.probes.hang.hang_watch import HangWatch, Standstill
+
+LIMIT = "DISTRIBUTED.hang_s"
+
+
+@PROBES.add
+class Hang(Probe):
+    """Where a rank is once it makes no progress for longer than its steps, evaluations and checkpoints took so far.
+
+    Reads:  the counters of steps and updates; the number of the last collective of each process group, from torch's
+            own flight recorder; the stack of the training thread. No function that a step calls is touched.
+    Emits:  QUIET once a rank stands still, again after twice the time and so on, with the stacks of all threads in a
+            file; RESUMED when it goes on. From those of all ranks the rules name the one that the others wait for.
+    Cost:   a thread that looks every two seconds, 30 us each time; none in a step.
+    Limits: only in runs of several ranks, from the first process group on. Without a flight recorder (gloo before
+            torch 2.9, mpi) the collective is known by the stack alone. Point-to-point calls have no number with gloo.
+            Off while the probe ``distributed`` is on, which sees the calls themselves.
+    """
+
+    name = "hang"
+    levels = ("basic", "advanced", "extreme")
+    observations = (HungRank, HungRankResumed)
+
+    _watch: "HangWatch | None" = None
+    _told: "Standstill | None" = None
+
+    def attach(self) -> None:
+        self.patch_at("group-made", before=self._init_begins, after=self._init_ended)
+        self.patch_at("group-destroyed", after=self._destroy_ended)
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            self._start_watching()
+
+    def detach(self) -> None:
+        self._stop_watching()
+        super().detach()
+
+    def run_ends(self) -> None:
+        self._stop_watching()
+
+    def forked(self) -> None:
+        self._watch = self._told = None
+
+    def _init_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        if env_rank(os.environ) is not None and os.environ.get("WORLD_SIZE", "1") != "1":
+            self._start_watching()  # without a rank in the environment it is not known yet whose folder to write to
+
+    def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
+        self._start_watching()
+
+    def _destroy_ended(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
+        import torch.distributed as dist
+
+        if not dist.is_initialized():  # else only a smaller group is gone
+            self._stop_watching()
+
+    def _start_watching(self) -> None:
+        import torch.distributed as dist
+
+        if self._watch is not None or (dist.is_initialized() and dist.get_world_size() < 2):
+            return
+        from tdbg.probes.hang.hang_watch import HangWatch
+
+        monitor = self.monitor
+        self._watch = HangWatch(
+            monitor.settings.get_threshold(LIMIT),
+            lambda: (monitor.step, monitor.updates, monitor.eval_calls),
+            lambda found: self.guard.call_guarded(self._run_timed, self._emit_hung, found),
+            lambda seconds: self.guard.call_guarded(self._run_timed, self._emit_resumed, seconds),
+        )
+        self._watch.start_watching()
+
+    def _stop_watching(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop_watching()
+
+    # from the thread that watches
+
+    def _emit_hung(self, found: "Standstill") -> None:
+        if not self.on or self.monitor.find_probe("distributed") is not None:
+            return
+        self.monitor.become_rank_now()  # it may never come to its first step
+        step = self.monitor.step + 1
+        self._told = found
+        look, call = found.look, found.look.call
+        hung = HungRank(
+            state=look.state,
+            op=call.op if call else "",
+            began_t=round(time.time() - found.quiet_s, 3),
+            group=call.group or None if call else None,
+            size=call.size if call else None,
+            ranks=call.ranks if call else None,
+            number=call.number or None if call else None,
+            counts=look.counts,
+            quiet_s=round(found.quiet_s, 3),
+            where=look.where,
+            activity=look.activity,
+            alike=call.alike if call else None,
+            limit_s=round(found.limit_s, 1),
+            **self._write_files(step, found),
+        )
+        self.emit(hung, flag="DISTRIBUTED", step=step)
+
+    def _write_files(self, step: int, found: "Standstill") -> dict[str, str]:
+        """Stacks of all threads, and the flight recorder's entries, in files; their names."""
+        from tdbg.probes.hang.hang_watch import collect_details
+
+        kept = {}
+        for name, data in collect_details(step, found).items():
+            file = self.monitor.keep(f"{name}_step{step:08d}.json", data)
+            if file:
+                kept[name] = file
+        return kept
+
+    def _emit_resumed(self, seconds: float) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            call = told.look.call
+            resumed = HungRankResumed(op=call.op if call else "", quiet_s=round(seconds, 3))
+            self.emit(resumed, flag="DISTRIBUTED", step=self.monitor.step + 1)

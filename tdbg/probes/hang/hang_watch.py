@@ -1,0 +1,237 @@
+"""The thread that notices a standstill, and decides when it is one: longer than what the run did so far, seen twice."""
+
+import contextlib
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tdbg.core.guard import Guard
+from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
+from tdbg.probes.hang.collective_status import CollectiveStatus, GroupNames, RunningCall, read_status
+from tdbg.runtime import thread_stacks
+
+EVERY_S = 2.0
+CONFIRM_S = 5.0  # a standstill is told if it is still the same so long after it was first seen
+BEYOND = 1.5  # times the longest that the same activity took so far
+BUSY_SHARE = 0.1  # of a CPU: who uses more is at work, on a machine that others use as well
+GAP_S = 10.0  # a look that comes so much too late: the process itself was stopped
+MAX_EPISODES = 20  # waits for other ranks that are told whatever they took before
+FLIGHT_ENTRIES = 512
+MAX_CHILDREN = 32
+BLOCKING = ("gloo", "mpi")  # backends whose calls return when the data is there
+# Activity outside of collectives -> the limit, in times the base limit (15 s), before this run has shown its own.
+LIMITS = {
+    "checkpoint": 40.0,
+    "compile": 120.0,
+    "download": 40.0,
+    "import": 8.0,
+    "compute": 8.0,
+    "debugger": math.inf,
+}
+
+
+@dataclass(slots=True, frozen=True)
+class Look:
+    """The training thread at one moment. state: as in `QuietRank`."""
+
+    state: str
+    call: RunningCall | None
+    counts: dict[str, int] | None
+    where: str
+    activity: str
+    stack_key: int
+    cpu_s: float
+
+    def is_same_place(self, other: "Look") -> bool:
+        """True if the thread has not moved between the two."""
+        if self.state != "elsewhere" or other.state != "elsewhere":
+            return (self.state, self.call, self.where) == (other.state, other.call, other.where)
+        return self.stack_key == other.stack_key
+
+
+@dataclass(slots=True, frozen=True)
+class Standstill:
+    """What is told: for how long, beyond which limit, in what."""
+
+    look: Look
+    quiet_s: float
+    limit_s: float
+
+
+class HangWatch:
+    """Looks at this process every two seconds from a thread of its own.
+
+    base_s: the shortest time without progress that is told. read_counters: they change with every step.
+    report, resumed: called from the thread with what was found, and with the seconds that passed until it went on.
+    """
+
+    def __init__(
+        self,
+        base_s: float,
+        read_counters: Callable[[], tuple[int, ...]],
+        report: Callable[[Standstill], None],
+        resumed: Callable[[float], None],
+    ) -> None:
+        self._base_s = base_s
+        self._read_counters, self._report, self._resumed = read_counters, report, resumed
+        self._guard = Guard("hang")
+        self._names = GroupNames()
+        self._longest_s: dict[str, float] = {}  # activity -> the longest time without progress that ended
+        self._episodes = 0
+        self._home = threading.main_thread().ident or 0
+        self._progress: object = None
+        self._since = self._last_look = time.monotonic()
+        self._looks: list[
+            tuple[float, Look]
+        ] = []  # of this standstill: the first at which it was as it is now, the last
+        self._told_s = 0.0  # after so long it was told last
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tdbg-hang", daemon=True)
+
+    def start_watching(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop_watching(self) -> None:
+        """Look no longer."""
+        self._end.set()
+
+    def _run(self) -> None:
+        while not self._end.wait(min(EVERY_S, self._base_s / 8)) and self._guard.on:
+            self._guard.call_guarded(self.check_progress, time.monotonic())
+
+    def check_progress(self, now: float) -> None:
+        """One look. Cost: 20 us while there is progress, 100 us and more once there is none for half the limit."""
+        late_s = now - self._last_look - EVERY_S
+        self._last_look = now
+        if late_s > GAP_S:
+            self._since += late_s
+            self._looks = [(seen + late_s, look) for seen, look in self._looks]
+        status = read_status()
+        progress = (status.progress, self._read_counters())
+        if progress != self._progress:
+            self._end_standstill(now)
+            self._progress, self._since = progress, now
+        elif now - self._since >= self._base_s / 2:
+            self._look_closer(now, status)
+
+    def _end_standstill(self, now: float) -> None:
+        quiet_s = now - self._since
+        if self._looks:
+            activity = self._looks[-1][1].activity
+            self._longest_s[activity] = max(self._longest_s.get(activity, 0.0), quiet_s)
+        if self._told_s:
+            self._resumed(quiet_s)
+        self._looks, self._told_s = [], 0.0
+
+    def _look_closer(self, now: float, status: CollectiveStatus) -> None:
+        look = self._read_look(status)
+        if self._looks:
+            first_t, first = self._looks[0]
+            if not look.is_same_place(first) or self._is_busy(now, look):
+                if look.state == "elsewhere" and look.activity in ("", "sleep", "lock", "loader", "still"):
+                    look = _replace_activity(look, "compute")
+                self._looks = [(now, look), (now, look)]
+            else:
+                self._looks = [(first_t, first), (now, look)]
+        else:
+            self._looks = [(now, look), (now, look)]
+        quiet_s, seen_s = now - self._since, now - self._looks[0][0]
+        limit_s = self._get_limit(look)
+        confirmed = look.activity == "compute" or seen_s >= min(CONFIRM_S, self._base_s / 3)
+        if confirmed and quiet_s >= max(limit_s, 2 * self._told_s):
+            self._episodes += not self._told_s
+            self._told_s = quiet_s
+            self._report(Standstill(look, quiet_s, limit_s))
+
+    def _is_busy(self, now: float, look: Look) -> bool:
+        """True if this process used the CPU since the last look."""
+        then, last = self._looks[-1]
+        return look.state == "elsewhere" and look.cpu_s - last.cpu_s > BUSY_SHARE * max(now - then, 1e-3)
+
+    def _get_limit(self, look: Look) -> float:
+        """The time without progress after which a standstill of this kind is told."""
+        longest_s = self._longest_s.get(look.activity, 0.0)
+        if look.state != "elsewhere":
+            return max(self._base_s, BEYOND * longest_s if self._episodes >= MAX_EPISODES else 0.0)
+        return max(self._base_s * LIMITS.get(look.activity, 1.0), BEYOND * longest_s)
+
+    def _read_look(self, status: CollectiveStatus) -> Look:
+        self._names.read_entries()
+        frame = thread_stacks.get_frame(self._home)
+        frames = iter_frames(frame)
+        line = thread_stacks.read_source_line(frame)
+        state, call = self._find_state(frames, line, status)
+        activity = name_activity(frames, line) or "still" if state == "elsewhere" else "waiting"
+        counts = self._names.count_calls(status) if status.begun else None
+        return Look(
+            state, call, counts, thread_stacks.locate_frame(frame), activity, make_stack_key(frames), _read_cpu_s()
+        )
+
+    def _find_state(self, frames: list[Any], line: str, status: CollectiveStatus) -> tuple[str, RunningCall | None]:
+        """What the thread is in, by the flight recorder first, then by its stack."""
+        function = find_distributed_call(frames)
+        if function == "init_process_group":
+            return "init", RunningCall("init_process_group", size=_read_world_size())
+        running = self._names.find_running(status)
+        in_backward = any(frame.f_code.co_name == "_engine_run_backward" for frame in frames)
+        blocks = any(word in _read_backend() for word in BLOCKING)
+        if running is not None and (not blocks or function or in_backward or ".wait(" in line):
+            return "collective", running
+        if function:
+            return "collective", RunningCall(function)
+        if not status.begun and in_backward:
+            return "backward", None
+        if not status.begun and not blocks:
+            return "device", None
+        return "elsewhere", None
+
+
+def collect_details(step: int, found: Standstill) -> dict[str, object]:
+    """What is kept in files beside the event: stacks of all threads, and the flight recorder's last entries."""
+    from tdbg.runtime.flight_recorder import read_flight_record
+
+    look = found.look
+    stacks = thread_stacks.format_all_stacks()
+    kept: dict[str, object] = {
+        "stacks": {"t": time.time(), "step": step, "state": look.state, "where": look.where, "threads": stacks}
+    }
+    entries = read_flight_record(calls=True).get("entries", [])[-FLIGHT_ENTRIES:]
+    if entries:
+        kept["flight"] = {"step": step, "entries": entries}
+    return kept
+
+
+def _replace_activity(look: Look, activity: str) -> Look:
+    return Look(look.state, look.call, look.counts, look.where, activity, look.stack_key, look.cpu_s)
+
+
+def _read_backend() -> str:
+    dist = sys.modules.get("torch.distributed")
+    with contextlib.suppress(AttributeError, RuntimeError, ValueError):  # no group, or none any longer
+        return str(dist.get_backend())  # type: ignore[union-attr]
+    return ""
+
+
+def _read_world_size() -> int | None:
+    words = os.environ.get("WORLD_SIZE", "")
+    return int(words) if words.isdigit() else None
+
+
+def _read_cpu_s() -> float:
+    """CPU time of this process and of its children (loader workers), in seconds."""
+    total_s = time.process_time()
+    with contextlib.suppress(OSError):  # another system, or a child that has ended
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            children = file.read().split()[:MAX_CHILDREN]
+        ticks = os.sysconf("SC_CLK_TCK")
+        for child in children:
+            with contextlib.suppress(OSError), open(f"/proc/{child}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+                total_s += (int(fields[11]) + int(fields[12])) / ticks
+    return total_s

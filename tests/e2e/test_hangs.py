@@ -1,0 +1,64 @@
+"""Hangs at the default level: the rank, its line and what it does are named; who only takes long is left alone."""
+
+import json
+
+import pytest
+
+from tests.e2e.conftest import Runner, build_program_command, build_torchrun_command
+
+SOON = ("--threshold", "DISTRIBUTED.hang_s=3")
+STOP = (*SOON, "--stop-on", "TD-R006")
+# kind -> (rank that hangs, what the title says of the place)
+HANGS = {
+    "sleep": (1, "asleep at hangs.py:", "in fall_asleep"),
+    "lock": (0, "waiting for a lock at hangs.py:", "in wait_for_lock"),
+    "pipe": (1, "at hangs.py:", "in read_pipe"),
+    "recv": (1, "in recv (hangs.py:", "in receive_nothing"),
+    "dataset": (0, "at hangs.py:", "in __getitem__"),
+    "worker": (1, "waiting for its loader at hangs.py:", "in train"),
+    "skip": (1, "in barrier (hangs.py:", "in train"),
+    "leave": (0, "in barrier (hangs.py:", "in train"),
+}
+
+
+def assert_named(result: object, kind: str) -> None:
+    who, place, function = HANGS[kind]
+    finding = result.find_finding("TD-R006")  # type: ignore[attr-defined]
+    assert finding["rank"] == who and finding["severity"] == "error", finding
+    title = finding["title"]
+    assert title.startswith(f"rank {who} does not come to all_reduce, where rank {1 - who} has waited for"), title
+    assert place in title and title.rstrip(")").endswith(function), title
+    assert finding["first_step"] == (20 if kind != "skip" else 30), finding
+    assert result.verdict["findings"][0]["code"] == "TD-R006", "whoever ended the ranks did it because of that"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", HANGS)
+def test_the_rank_that_hangs_is_named_at_the_default_level(watched_runner: Runner, kind: str) -> None:
+    result = watched_runner(build_torchrun_command("hangs", kind, str(HANGS[kind][0])), STOP)
+    assert_named(result, kind)
+    assert any("TD-R006 warning" in line for line in result.tdbg_lines), "it is said as it happens"
+    finding = result.find_finding("TD-R006")
+    kept = next(line for line in finding["evidence"] if line.startswith("stacks: ")).removeprefix("stacks: ")
+    stacks = json.loads((result.folder / kept.split(", ")[0]).read_text(encoding="utf-8"))
+    main = next(lines for name, lines in stacks["threads"].items() if name.startswith("MainThread"))
+    assert any(HANGS[kind][2].removeprefix("in ") in line for line in main)
+
+
+def test_ranks_that_a_program_spawns_are_watched_too(watched_runner: Runner) -> None:
+    assert_named(watched_runner(build_program_command("hangs", "sleep", "1"), STOP), "sleep")
+
+
+@pytest.mark.parametrize("kind", ["none", "compute", "save", "evaluate"])
+def test_who_takes_long_is_left_alone(watched_runner: Runner, kind: str) -> None:
+    """A rank that computes, saves or evaluates for twice the limit, while the other waits for it."""
+    result = watched_runner(build_torchrun_command("hangs", kind, "0", "8"), SOON)
+    assert result.code == 0 and result.codes == [], result.stderr
+    assert len(result.list_printed("done")) == 2
+    assert not any("TD-R006" in line for line in result.tdbg_lines)
+
+
+def test_one_who_goes_on_is_a_note(watched_runner: Runner) -> None:
+    result = watched_runner(build_torchrun_command("late_rank", "--for", "9"), SOON)
+    assert result.code == 0, result.stderr
+    finding = result.find_finding("TD-R006")
+    assert finding["severity"] == "info" and finding["title"].startswith("rank 1 came late to all_reduce")

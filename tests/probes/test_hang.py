@@ -1,0 +1,304 @@
+"""Hangs at every level: when a standstill is one, what is read of it, and what is told."""
+
+import linecache
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from tdbg.core.events import Observation
+from tdbg.probes.hang import hang_watch
+from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
+from tdbg.probes.hang.collective_status import CollectiveStatus, GroupNames, RunningCall, read_status
+from tdbg.probes.hang.hang_watch import HangWatch, Look, Standstill
+
+PATIENCE_S = 30.0
+BASE_S = 15.0
+CALL = RunningCall("all_reduce", "world", 7, 2)
+
+
+class Clock:
+    """Drives a watch through time: what the thread would do every two seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.steps = 0
+        self.status = CollectiveStatus({}, {})
+        self.look: dict[str, Any] = {"state": "elsewhere", "activity": "sleep", "stack_key": 1, "cpu_s": 0.0}
+        self.told: list[tuple[float, Standstill]] = []
+        self.resumed: list[float] = []
+        monkeypatch.setattr(hang_watch, "read_status", lambda: self.status)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        self.watch = HangWatch(BASE_S, lambda: (self.steps,), self._tell, self.resumed.append)
+        monkeypatch.setattr(self.watch, "_read_look", lambda status: self._make_look())
+        self.watch.check_progress(self.now)
+
+    def _make_look(self) -> Look:
+        known = {"call": None, "counts": None, "where": "train.py:1 in main"}
+        return Look(**{**known, **self.look})
+
+    def _tell(self, found: Standstill) -> None:
+        self.told.append((self.now, found))
+
+    def wait(self, seconds: float, *, moving: bool = False, cpu: float = 0.0) -> None:
+        """Time passes without progress. moving: the stack is another one each time. cpu: share of a CPU used."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += min(2.0, end - self.now)
+            self.look["stack_key"] += moving
+            self.look["cpu_s"] += 2.0 * cpu
+            self.watch.check_progress(self.now)
+
+    def go_on(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.steps += 1
+            self.now += 0.1
+            self.watch.check_progress(self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_a_standstill_is_told_after_the_limit_and_at_doubling_times(clock: Clock) -> None:
+    begun = clock.now
+    clock.wait(14.0)
+    assert not clock.told
+    clock.wait(116.0)
+    assert [round(now - begun) for now, _ in clock.told] == [16, 32, 64, 128]
+    assert clock.told[0][1].limit_s == BASE_S and clock.told[0][1].look.activity == "sleep"
+    clock.go_on()
+    assert clock.resumed == [pytest.approx(130.1)]
+
+
+@pytest.mark.parametrize("how", [{"moving": True}, {"cpu": 0.9}])
+def test_who_is_at_work_is_told_much_later(clock: Clock, how: dict[str, Any]) -> None:
+    clock.wait(8 * BASE_S - 4, **how)
+    assert not clock.told
+    clock.wait(10.0, **how)
+    assert len(clock.told) == 1 and clock.told[0][1].look.activity == "compute"
+
+
+def test_one_who_stops_working_is_seen_at_once(clock: Clock) -> None:
+    clock.wait(60.0, moving=True)
+    clock.wait(4.0)
+    assert not clock.told, "it is to be confirmed"
+    clock.wait(4.0)
+    assert len(clock.told) == 1 and clock.told[0][1].look.activity == "sleep"
+
+
+@pytest.mark.parametrize(
+    ("activity", "limit_s"), [("checkpoint", 600.0), ("download", 600.0), ("import", 120.0), ("compile", 1800.0)]
+)
+def test_what_takes_long_as_a_rule_has_its_own_limit(clock: Clock, activity: str, limit_s: float) -> None:
+    clock.look["activity"] = activity
+    clock.wait(limit_s - 4)
+    assert not clock.told
+    clock.wait(10.0)
+    assert len(clock.told) == 1
+
+
+def test_a_debugger_is_never_told(clock: Clock) -> None:
+    clock.look["activity"] = "debugger"
+    clock.wait(10_000.0)
+    assert not clock.told
+
+
+def test_the_limit_grows_with_what_the_run_does(clock: Clock) -> None:
+    """A loader that took 14 s each epoch is told after 21 s, not after 15."""
+    clock.look["activity"] = "loader"
+    for _ in range(3):
+        clock.wait(14.0)
+        clock.go_on(10)
+    assert not clock.told
+    clock.wait(20.0)
+    assert not clock.told
+    clock.wait(4.0)
+    assert [found.limit_s for _, found in clock.told] == [pytest.approx(1.5 * 14.1)]
+
+
+def test_a_wait_for_others_is_told_whatever_it_took_before(clock: Clock) -> None:
+    """How long others need is judged where they are."""
+    clock.look.update(state="collective", call=CALL, activity="waiting")
+    for number in range(hang_watch.MAX_EPISODES):
+        clock.wait(100.0)
+        clock.go_on()
+        assert clock.told[-1][0] - 100.0 < clock.now and len(clock.resumed) == number + 1
+    told = len(clock.told)
+    clock.wait(100.0)
+    assert len(clock.told) == told, "after so many, not before it takes longer"
+    clock.wait(100.0)
+    assert len(clock.told) == told + 1
+
+
+def test_collectives_are_progress(clock: Clock) -> None:
+    for number in range(1, 40):
+        clock.status = CollectiveStatus({"0": number}, {"0": number})
+        clock.wait(4.0)
+    assert not clock.told
+
+
+def test_the_time_in_which_the_process_was_stopped_does_not_count(clock: Clock) -> None:
+    clock.wait(10.0)
+    clock.now += 300.0
+    clock.watch.check_progress(clock.now)
+    clock.wait(2.0)
+    assert not clock.told
+    clock.wait(6.0)
+    assert len(clock.told) == 1 and clock.told[0][1].quiet_s < 20.0
+
+
+def test_another_collective_is_another_place(clock: Clock) -> None:
+    clock.look.update(state="collective", call=CALL, activity="waiting")
+    clock.wait(14.0)
+    clock.look["call"] = RunningCall("broadcast", "world", 8, 2)
+    clock.wait(4.0)
+    assert not clock.told
+    clock.wait(4.0)
+    assert len(clock.told) == 1
+
+
+# what is read
+
+
+@pytest.fixture
+def gloo_alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_calls_are_counted_by_the_recorder(gloo_alone: None) -> None:
+    before, names = read_status(), GroupNames()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(2))
+    dist.barrier()
+    after = read_status()
+    names.read_entries()
+    counts = names.count_calls(after)
+    assert counts["world"] == 4 and after.progress != before.progress
+    assert names.find_running(after) is None, "each of them has ended"
+
+
+def test_the_call_that_has_not_ended_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        {"pg_id": 0, "collective_seq_id": 4, "process_group": ["0", "default_pg"], "profiling_name": "gloo:barrier"},
+        {"pg_id": 0, "collective_seq_id": 5, "process_group": ["0", "default_pg"], "profiling_name": "nccl:all_reduce"},
+        {"pg_id": 3, "collective_seq_id": 1, "process_group": ["17", "pair"], "profiling_name": "nccl:send"},
+    ]
+    monkeypatch.setattr(
+        "tdbg.probes.hang.collective_status.read_flight_record", lambda calls: {"entries": entries} if calls else {}
+    )
+    names = GroupNames()
+    names.read_entries()
+    status = CollectiveStatus({"0": 5, "3": 1, "9": 2}, {"0": 4, "3": 1})
+    found = names.find_running(status)
+    assert found is not None and (found.op, found.group, found.number) == ("all_reduce", "world", 5)
+    assert names.count_calls(status) == {"world": 5, "17": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "begun"),
+    [({}, {}), ({"last_enqueued_collective": "x"}, {}), ({"last_enqueued_collective": "3"}, {"0": 3}), (7, {})],
+)
+def test_a_recorder_of_another_torch_is_read_as_far_as_it_goes(
+    monkeypatch: pytest.MonkeyPatch, row: object, begun: dict[str, int]
+) -> None:
+    monkeypatch.setattr(
+        "tdbg.probes.hang.collective_status.read_flight_record", lambda calls: {"pg_status": {"0": row}}
+    )
+    assert read_status().begun == begun
+
+
+def wait_in(function: Callable[[threading.Event], object]) -> tuple[list[Any], str, int]:
+    """The stack of a thread that is inside a function, its line, and the key of the stack."""
+    ready, end = threading.Event(), threading.Event()
+
+    def enter() -> None:
+        ready.set()
+        function(end)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    ready.wait(PATIENCE_S)
+    time.sleep(0.05)
+    frame = sys._current_frames()[thread.ident or 0]
+    frames = iter_frames(frame)
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    found = frames, line, make_stack_key(frames)
+    again = make_stack_key(iter_frames(sys._current_frames()[thread.ident or 0]))
+    assert again == found[2], "who stands still has the same key"
+    end.set()
+    thread.join(PATIENCE_S)
+    return found
+
+
+def sleep_a_little(end: threading.Event) -> None:
+    time.sleep(0.5)
+
+
+def call_pdb(end: threading.Event) -> None:
+    code = compile("def interaction(end):\n    end.wait()\n", "/usr/lib/python3.11/pdb.py", "exec")
+    space: dict[str, Any] = {}
+    exec(code, space)
+    space["interaction"](end)
+
+
+def test_what_a_thread_does_is_known_by_its_stack() -> None:
+    frames, line, _ = wait_in(sleep_a_little)
+    assert name_activity(frames[:1], line) == "sleep"
+    frames, line, _ = wait_in(lambda end: end.wait())
+    assert name_activity(frames[:2], line) == "lock"
+    frames, line, _ = wait_in(call_pdb)
+    assert name_activity(frames, line) == "debugger", "whatever it waits for"
+    assert find_distributed_call(frames) == ""
+
+
+def test_a_call_of_torch_distributed_is_known_by_its_stack() -> None:
+    space: dict[str, Any] = {}
+    for name, body in (("_store_wait", "end.wait()"), ("recv", "_store_wait(end)"), ("wrapper", "recv(end)")):
+        path = f"/x/torch/distributed/{'c10d_logger' if name == 'wrapper' else 'distributed_c10d'}.py"
+        exec(compile(f"def {name}(end):\n    {body}\n", path, "exec"), space)
+    frames, _, _ = wait_in(space["wrapper"])
+    assert find_distributed_call(frames) == "recv"
+
+
+# what is told
+
+
+def test_a_rank_that_stands_still_tells_so_without_a_flag(start_watch: Callable[..., Any]) -> None:
+    run = start_watch(thresholds={"DISTRIBUTED.hang_s": 1.0})
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while not [event for event in run.events if isinstance(event, Observation)] and time.monotonic() < end:
+            time.sleep(0.2)
+        told = [event for event in run.events if isinstance(event, Observation)]
+        assert told and (told[0].probe, told[0].part, told[0].flag) == ("hang", "QUIET", "DISTRIBUTED")
+        values = told[0].values
+        assert values["where"].startswith("test_hang.py:") and values["limit_s"] >= 1.0
+        assert any("test_hang" in line for line in str(run.kept[values["stacks"]]).splitlines())
+    finally:
+        dist.destroy_process_group()
+
+
+def test_one_process_alone_is_not_watched(start_watch: Callable[..., Any], gloo_alone: None) -> None:
+    run = start_watch()
+    assert run.monitor.find_probe("hang")._watch is None
+
+
+def test_the_flag_has_its_own_watch(start_watch: Callable[..., Any]) -> None:
+    run = start_watch(flags={"DISTRIBUTED": True}, thresholds={"DISTRIBUTED.hang_s": 1.0})
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        time.sleep(2.5)
+        assert not [event for event in run.events if isinstance(event, Observation) and event.probe == "hang"]
+    finally:
+        dist.destroy_process_group()
