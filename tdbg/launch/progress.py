@@ -6,11 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tdbg.core.config import Settings
-from tdbg.core.flags import flag_of
-from tdbg.core.observations.distributed import QuietRank
 from tdbg.core.output import PREFIX, print_messages, redraw_stderr, terminal_rows
 from tdbg.core.tables import format_count, join_limited
-from tdbg.rules._signals import Signals
 from tdbg.rules.text import format_figure, format_ranks
 from tdbg.rules.view import ProcessView, View, to_finite
 
@@ -24,7 +21,7 @@ class Progress:
     """Tells how far the run is, from what the view of it holds. Silent until the first step, and if asked to be."""
 
     def __init__(self, settings: Settings, view: View) -> None:
-        self._settings = settings
+        self._quiet = settings.quiet
         self._view = view
         self._rows = terminal_rows()
         self._live = self._rows.passes_all
@@ -38,7 +35,7 @@ class Progress:
     def print_if_due(self, now: float) -> None:
         """Print, if it is time and there is something new to tell."""
         self._rows.flush()
-        if self._settings.quiet or now - self._shown < self._every or self._rows.is_terminal_read():
+        if self._quiet or now - self._shown < self._every or self._rows.is_terminal_read():
             return
         self._shown = now
         ranks = [found for found in self._view.list_ranks() if found.records]
@@ -65,12 +62,9 @@ class Progress:
                 print_messages(text)
 
     def _print_stall(self, ranks: Sequence[ProcessView], done: tuple[int, int], still_s: float) -> None:
-        """A line that stays; where the live line says the same, only if there is something to advise."""
-        advice = self._advise_on_hang(ranks)
-        if self._live and not advice:
-            return
-        self.clear_line()
-        print_messages("; ".join(filter(None, (_format_standstill(ranks, done, still_s), advice))))
+        """A line that stays, unless the live line says the same."""
+        if not self._live:
+            print_messages(_format_standstill(ranks, done, still_s))
 
     def clear_line(self) -> None:
         """Wipe the live line."""
@@ -91,18 +85,6 @@ class Progress:
         return ", ".join(
             part for part in (*parts, *_format_pace(ranks[0], done[0], speed), _format_cost(ranks[0])) if part
         )
-
-    def _advise_on_hang(self, ranks: Sequence[ProcessView]) -> str:
-        """What would name the rank that the others wait for; empty for a single process, or if it is on already.
-
-        `tdbg control` cannot help: ranks take up what it asks at the end of a step.
-        """
-        levels = [found.find_level_and_flags(self._settings) for found in ranks if not _has_ended(found)]
-        if _find_world_size(ranks) < 2 or all(
-            Signals(level, frozenset(flags)).is_watching(QuietRank.PROBE) for level, flags in levels
-        ):
-            return ""
-        return f"if the job hangs, run it again with -f {flag_of(QuietRank.PROBE)}: it names the rank that the others wait for"
 
 
 def _format_stall(done: tuple[int, int], still_s: float) -> str:

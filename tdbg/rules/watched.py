@@ -17,7 +17,7 @@ SUBJECTS = {
     "CHECKPOINT": "checkpoints",
     "DATALOADER": "batches and their loader",
     "DEVICE": "devices and dtypes",
-    "DISTRIBUTED": "hangs and collectives",
+    "DISTRIBUTED": "collectives",
     "FORWARD": "outputs of modules",
     "GRADIENTS": "gradients by parameter",
     "LOSS": "arguments of loss functions",
@@ -28,8 +28,6 @@ SUBJECTS = {
     "VALIDATION": "evaluation mode",
     "WANDB_METRICS": "calls of wandb",
 }
-# What a job of several ranks cannot do without: named first, with its flag. Rules for one rank never ask for it.
-FIRST = "DISTRIBUTED"
 ON_REQUEST = frozenset({"PROFILER"})  # what nobody asked for is not missing
 
 
@@ -125,9 +123,7 @@ def format_not_watched(level: str, rows: Sequence[NotWatched]) -> str:
     """``not watched: schedules, checkpoints and 8 more (--level advanced); arguments of loss functions (-f LOSS)``."""
     if level == "off":
         return "not watched: everything (--level basic)"
-    first = [row for row in rows if row["flag"] == FIRST]
-    parts = [f"{_name_subject(FIRST)} (-f {FIRST})"] if first else []
-    rows = [row for row in rows if row not in first]
+    parts = []
     for higher in LEVELS:
         subjects = _count_subjects([row for row in rows if row["level"] == higher])
         if subjects:

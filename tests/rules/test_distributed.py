@@ -434,3 +434,64 @@ def test_foreign_observations_are_left_alone(one_rank):
     run.emit_events(rank, Observation(probe="other", part="ORDER", values={}), Observation(probe="other", part="QUIET"))
     run.end_process(rank, 0)
     assert run.judge_codes() == [] and {"TD-R005", "TD-R006"} <= set(RULES.names())
+
+
+# at every level: the probe `hang`
+
+
+def make_hung(run: Stream, state: str, step: int = 3, **values: Any) -> Observation:
+    """The same as `make_quiet`, from the probe that every level has."""
+    found = make_quiet(run, state, step, **values)
+    return Observation(
+        t=found.t, probe="hang", flag="DISTRIBUTED", part="QUIET", step=step, text="-", values=found.values
+    )
+
+
+@pytest.mark.parametrize(
+    ("activity", "says"),
+    [
+        ("sleep", "it is asleep at train.py:"),
+        ("lock", "it is waiting for a lock at train.py:"),
+        ("loader", "it is waiting for its loader at train.py:"),
+        ("checkpoint", "it is saving or loading a checkpoint at train.py:"),
+        ("still", "it is at train.py:"),
+        ("of a later tdbg", "it is at train.py:"),
+    ],
+)
+def test_what_the_missing_rank_does_is_said(make_stream, activity, says):
+    run = make_stream()
+    zero, one = begin_ranks(run, 2)
+    run.emit_events(zero, make_hung(run, "collective", number=5, counts={"world": 5}, activity="waiting"))
+    run.emit_events(one, make_hung(run, "elsewhere", counts={"world": 4}, activity=activity, where="train.py:88 in f"))
+    found = find_only(run, "TD-R006", -15)
+    assert found.rank == 1 and says in found.title
+
+
+@pytest.mark.parametrize(("alike", "named"), [((0, 19), 0), ((19, 0), 1), ((3, 3), 1)])
+def test_of_two_different_calls_the_rarer_is_named(make_stream, alike, named):
+    """A rank that left the loop is in a barrier that it has not called before."""
+    run = make_stream()
+    zero, one = begin_ranks(run, 2)
+    for folder, op, count in ((zero, "barrier", alike[0]), (one, "all_reduce", alike[1])):
+        run.emit_events(folder, make_hung(run, "collective", op=op, number=5, counts={"world": 5}, alike=count))
+    found = find_only(run, "TD-R006", -15)
+    assert found.rank == named
+    assert found.title.startswith(f"rank {named} does not come to {('all_reduce', 'barrier')[named]}")
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_who_was_ended_while_it_hung_is_a_note(make_stream, resumed):
+    run = make_stream()
+    zero, one = begin_ranks(run, 2)
+    run.emit_events(zero, make_hung(run, "collective", number=5, counts={"world": 5}))
+    run.emit_events(one, make_hung(run, "elsewhere", counts={"world": 4}))
+    if resumed:
+        for folder in (zero, one):
+            run.emit_events(
+                folder, Observation(t=run.t, probe="hang", flag="", part="RESUMED", step=3, text="-", values={})
+            )
+    for rank in (0, 1):
+        run.record_child_exit(rank, -9)
+    found = {finding.code: finding for finding in run.judge_stream(1).findings}
+    assert found["TD-R002"].severity == ("error" if resumed else "info")
+    assert any("no progress for 31 s" in line for line in found["TD-R002"].evidence) == (not resumed)

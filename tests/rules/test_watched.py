@@ -86,33 +86,6 @@ def test_of_several_ranks_the_least_watched_one_counts(make_stream: Callable[...
     assert unwatched.startswith("not watched: ")
 
 
-@pytest.mark.parametrize(
-    ("world", "settings", "says"),
-    [
-        (2, {"level": "basic"}, "not watched: hangs and collectives (-f DISTRIBUTED); "),
-        (
-            2,
-            {"level": "advanced"},
-            "not watched: hangs and collectives (-f DISTRIBUTED);"
-            " updates by parameter, the order of calls, calls of wandb and 2 more (--level extreme);",
-        ),
-        (2, {"level": "basic", "flags": {"DISTRIBUTED": True}}, ""),
-        (2, {"level": "extreme"}, ""),
-        (1, {"level": "basic"}, ""),
-    ],
-)
-def test_of_several_ranks_hangs_are_named_first(
-    make_stream: Callable[..., Stream], world: int, settings: dict[str, object], says: str
-) -> None:
-    run = make_stream(**settings)
-    for rank in range(world):
-        folder = run.begin_rank(rank, world=world)
-        run.emit_steps(folder, [2.0, 2.0])
-        run.end_process(folder, 2)
-    unwatched = read_coverage(run)[1]
-    assert unwatched.startswith(says) and unwatched.count("DISTRIBUTED") == unwatched.count("hangs") == bool(says)
-
-
 def test_an_evaluation_alone(one_rank: tuple[Stream, str]) -> None:
     run, rank = one_rank
     for call in (1, 2, 3):

@@ -505,7 +505,8 @@ def _build_place_fields(entry: Entry | None) -> dict[str, Any]:
 
 def read_flight_entries() -> list[Any]:
     """The last collectives that torch's own flight recorder keeps, oldest first; none where it is off."""
-    return read_flight_record(calls=True).get("entries", [])[-FLIGHT_ENTRIES:]
+    entries: list[Any] = read_flight_record(calls=True).get("entries", [])
+    return entries[-FLIGHT_ENTRIES:]
 
 
 def _find_timeout_s(given: object) -> float | None:

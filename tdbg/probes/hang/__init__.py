@@ -97,7 +97,7 @@ class Hang(Probe):
         self.monitor.become_rank_now()  # it may never come to its first step
         step = self.monitor.step + 1
         self._told = found
-        look, call = found.look, found.look.call
+        look, call, files = found.look, found.look.call, self._write_files(step, found)
         hung = HungRank(
             state=look.state,
             op=call.op if call else "",
@@ -112,7 +112,8 @@ class Hang(Probe):
             activity=look.activity,
             alike=call.alike if call else None,
             limit_s=round(found.limit_s, 1),
-            **self._write_files(step, found),
+            stacks=files.get("stacks"),
+            flight=files.get("flight"),
         )
         self.emit(hung, flag="DISTRIBUTED", step=step)
 
