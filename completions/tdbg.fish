@@ -72,7 +72,7 @@ function __tdbg_FLAG
     printf '%s\n' 'DATALOADER	Log loader waits, batch shapes, dtypes and ranges, workers and samplers.'
     printf '%s\n' 'AUGMENTATION	Log each transform: its order, device, time, and the value range before and after.'
     printf '%s\n' 'OPTIMIZER	Log parameter groups, hyperparameters, update ratios and parameters that are never updated.'
-    printf '%s\n' 'DISTRIBUTED	Log each collective\'s order, bytes and time, and the one that a hung rank is in (TD-R006).'
+    printf '%s\n' 'DISTRIBUTED	Log each collective\'s order, bytes and time, and the one that a hung job waits in (TD-R006).'
     printf '%s\n' 'MODEL_BUILD	Log the module tree as it is built: parameters, initial statistics, shared and dead ones.'
     printf '%s\n' 'TRAINING_LOOP	Log epoch and phase boundaries, accumulation, zero_grad and the order of calls.'
     printf '%s\n' 'VALIDATION_METRICS	Log what each validation pass computed, per phase, task and subset.'

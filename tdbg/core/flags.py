@@ -100,7 +100,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "DISTRIBUTED",
         "components",
-        "Log each collective's order, bytes and time, and the one that a hung rank is in (TD-R006).",
+        "Log each collective's order, bytes and time, and the one that a hung job waits in (TD-R006).",
         "Use it when a job hangs, ranks drift apart, or one rank makes all others wait. "
         "It also logs the process groups; tdbg itself issues no collective.",
         probe="distributed",

@@ -105,8 +105,8 @@ def _format_rank_steps(ranks: Sequence[ProcessView], world: int, done: tuple[int
     for found in ranks:
         groups[found.step, _has_ended(found)].append(found.rank or 0)
     if len(groups) == 1:
-        number = f"each of {world}" if len(ranks) == world else f"{len(ranks)} of {world}"
-        return f"{_format_position(done)} on {number} ranks"
+        number = "each of" if len(ranks) == world else f"{len(ranks):,} of"
+        return f"{_format_position(done)} on {number} {format_count(world, 'rank')}"
     parts = [
         f"step {step:,} on {format_ranks(members)}{' (ended)' if has_ended else ''}"
         for (step, has_ended), members in sorted(groups.items())

@@ -353,7 +353,7 @@ def _describe_evidence(seen: Sighting) -> list[str]:
     parts = []
     if good:
         is_sparse = seen.records < seen.steps - 1  # the record of the last step may still be on its way
-        sparse = f" ({seen.records:,} of {seen.steps:,} steps on record)" if is_sparse else ""
+        sparse = f" ({seen.records:,} of {format_count(seen.steps, 'step')} on record)" if is_sparse else ""
         parts.append(
             f"last good record: step {format_figure(good.get('step'))}{sparse}, loss {format_figure(good.get('loss'))},"
             f" grad norm {format_figure(good.get('grad_norm'))}, lr {format_figure(good.get('lr'))}"

@@ -54,8 +54,8 @@ class RankExit(Rule):
     SIGSEGV, SIGABRT: run with `python -X faulthandler`. SIGBUS: /dev/shm is full; give loader workers less or
     the container more. A plain code: search the program for `sys.exit`.
 
-    Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`; so is the end of a rank that
-    stood still at the time (TD-R006): whoever ended it did so because of that.
+    Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`; so is the end of a rank
+    that made no progress at the time (TD-R006): whoever ended it did so because of that.
     """
 
     code = "TD-R002"

@@ -97,6 +97,7 @@ OTHER_READS = {
     "inject/boot_template.py": "boot/, relative to its folder: it cannot import tdbg",
     "inject/startup.py": "reads alone, relative to folders: it cannot import tdbg",
     "inject/on/torch_.py": "/proc",
+    "probes/hang/hang_watch.py": "/proc",
     "launch/demo_train.py": "Python's own library, as a text to train on",
     "launch/git_state.py": ".git, checked and limited",
     "launch/startup_files.py": "site-packages, which the user names",
