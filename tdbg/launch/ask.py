@@ -142,8 +142,8 @@ def _complete_request(wish: Request, before: list[Request], snapshot: Snapshot) 
         )
     # Numbers go on where a lost or broken file left off: they are at least the time.
     number = max([int(time.time()), *(request.number + 1 for request in before)])
-    step = wish.at_step or common_step(snapshot.live, snapshot.t)
-    return replace(wish, number=number, t=time.time(), at_step=step)
+    now = time.time()  # not the snapshot's: on a busy machine it may be old
+    return replace(wish, number=number, t=now, at_step=wish.at_step or common_step(snapshot.live, now))
 
 
 def _read_requests(path: Path) -> list[Request]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Note, Traceback
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
@@ -77,7 +78,7 @@ class ExceptionRule(Rule):
     code = "TD-R003"
     title = "exception"
     severity = "error"
-    leads_to = ("TD-R001", "TD-R004", "TD-R006")
+    leads_to = ("TD-R001", "TD-R004", Link("TD-R006", same=("rank",)))  # others that hang do so because it is gone
     listens = (Note, Traceback)
 
     def __init__(self) -> None:

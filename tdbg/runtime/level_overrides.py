@@ -42,7 +42,7 @@ class ControlledRun(Protocol):
     def when_rank(self, say: "Callable[[], None]") -> None: ...
 
 
-POLL_EVERY_S = 0.5
+POLL_EVERY_S = 0.5  # or more often
 
 
 @dataclass(slots=True)
@@ -58,14 +58,17 @@ class LevelOverrides:
     """Brings each change into force at its step, and takes back those made for some steps.
 
     All ranks read the same requests and switch at the step they name; nobody is asked, nobody waits. A rank
-    that is past that step already switches at once and says so. Changes for some steps lie above what holds for
-    good, the later above the earlier; of whatever is changed for good, they give way.
+    that is past that step already switches at once and says so. Ranks look for requests after the same steps, so that
+    where all are late they still switch at the same step. Changes for some steps lie above what holds for good, the
+    later above the earlier; of whatever is changed for good, they give way.
     """
 
     def __init__(self, monitor: ControlledRun) -> None:
         self.monitor = monitor
         self.asked_since = 0.0  # in a restarted rank: when it woke up; requests before were made to another process
         self._polled_at = 0.0
+        self._polled_step = 0
+        self._poll_stride = 1  # a power of two: requests are looked for after its multiples
         self._number = 0  # of the last request taken up
         self._pending: list[Request] = []
         self._soon: list[tuple[str, dict[str, Value], str, int]] = []
@@ -93,16 +96,31 @@ class LevelOverrides:
         return (self.monitor.step or self.monitor.eval_calls) + 1
 
     def apply_due_changes(self) -> None:
-        """A step has ended: do what is due before the next. Cost: a clock read, and a stat twice a second."""
-        now = time.monotonic()
-        if now - self._polled_at >= POLL_EVERY_S:
-            self._polled_at = now
+        """A step has ended: do what is due before the next. Cost: a clock read, and a stat some times a second."""
+        if self._is_poll_due(time.monotonic()):
             self._poll_requests()
         if self._above or self._pending or self._soon:
             timed, begun = self.monitor.active, self.monitor.budget.start_up_s
             self._apply_pending()
             if timed:  # waking probes up is booked as start-up; whoever is being timed leaves it out
                 self.monitor.budget.exclude(self.monitor.budget.start_up_s - begun)
+
+    def _is_poll_due(self, now: float) -> bool:
+        """True after a multiple of the stride, which all ranks reach together, and where steps take longer than they did.
+
+        Clocks alone would have ranks look after different steps.
+        """
+        done, waited_s = self._coming - 1, now - self._polled_at
+        if done // self._poll_stride == self._polled_step // self._poll_stride and waited_s < POLL_EVERY_S:
+            return False
+        step_s = waited_s / max(done - self._polled_step, 1)
+        # The bounds are far apart, so that ranks whose clocks differ a little keep to the same stride.
+        while self._poll_stride > 1 and self._poll_stride * step_s > POLL_EVERY_S / 2:
+            self._poll_stride //= 2
+        while self._poll_stride * max(step_s, 1e-6) < POLL_EVERY_S / 8:
+            self._poll_stride *= 2
+        self._polled_at, self._polled_step = now, done
+        return True
 
     def _apply_pending(self) -> None:
         coming = self._coming

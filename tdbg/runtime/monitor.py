@@ -627,6 +627,8 @@ class Monitor(State):
         planner, glanced = self._planner, not (self.plan.watch or self.duty.is_away)
         planner.rank, planner.world_size = self.rank, self.world_size
         planner.plan_next_step(self.step, focus=self._attention.next_step(), inspects=self.inspection.is_open)
+        if self.level_overrides.has_requests:  # looked at where a step is planned: its step must not be passed over
+            self.plan.deaf = min(self.plan.deaf, 1)
         if self.quiet and self.step - self.hushed_at >= MAX_STEPS:
             self.note(
                 "profiled-on",

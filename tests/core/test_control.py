@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from tdbg.core.flags import FLAGS
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.catalog import CATALOG
 from tdbg.probes.updates import EveryUpdate
+from tdbg.runtime.level_overrides import LevelOverrides
 from tdbg.runtime.monitor import Monitor
 from tests.probes.conftest import Watch, start_watch  # noqa: F401 - the fixture
 
@@ -141,6 +144,56 @@ def test_a_profiler_is_woken_up_without_its_flag(training: Training) -> None:
     assert "profiler" in list_probe_names(training.seen.monitor) and training.current_settings == ("basic", [])
     assert not training.seen.monitor.quiet, "the window is over"
     assert training.seen.failures == []
+
+
+@pytest.mark.parametrize("step_s", [0.0004, 0.004, 0.03, 0.1, 0.24, 0.7, 5.0])
+def test_ranks_look_for_requests_after_the_same_steps(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
+    """One begins earlier than the other, and none takes the same time for each step."""
+    polls: list[list[tuple[float, int]]] = []
+    for rank in (0, 1):
+        random, now, seen = Random(rank), 100.0 + 0.3 * rank, []
+        monitor: Any = SimpleNamespace(step=0, eval_calls=0)
+        overrides = LevelOverrides(monitor)
+        for monitor.step in range(1, 600):
+            now += step_s * random.uniform(0.9, 1.1)
+            monkeypatch.setattr("tdbg.runtime.level_overrides.time.monotonic", lambda now=now: now)
+            monitor.requests = lambda seen=seen, now=now, step=monitor.step: seen.append((now, step)) or []
+            overrides.apply_due_changes()
+        polls.append(seen)
+    first, second = ([step for _, step in seen] for seen in polls)
+    assert first == second
+    waits = [after[0] - before[0] for before, after in zip(polls[0], polls[0][1:], strict=False)]
+    assert max(waits) <= max(0.5, 1.1 * step_s) and len(first) <= 3 + 1.2 * 600 * step_s / 0.0625
+
+
+def test_where_steps_become_slow_requests_are_looked_for_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, polls = 100.0, []
+    monitor: Any = SimpleNamespace(step=0, eval_calls=0, requests=lambda: polls.append(monitor.step) or [])
+    overrides = LevelOverrides(monitor)
+    for monitor.step in range(1, 1010):
+        now += 0.001 if monitor.step <= 1000 else 2.0
+        monkeypatch.setattr("tdbg.runtime.level_overrides.time.monotonic", lambda now=now: now)
+        overrides.apply_due_changes()
+    assert polls[-9:] == list(range(1001, 1010)) and len(polls) < 30
+
+
+@pytest.mark.parametrize("wait", [2, 5, 9, 14])
+def test_a_request_keeps_its_step_where_the_budget_pays_for_no_glance(
+    start_watch: Start,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    wait: int,
+) -> None:
+    """Steps are then only counted, many in a row, and in those nobody looks for requests."""
+    training = Training(start_watch(max_overhead=0.001), monkeypatch)
+    monitor = training.seen.monitor
+    monitor.world_size = 2
+    training.run_steps(30)
+    while monitor.plan.deaf != 1:  # the last step of such a row
+        training.run_steps(1)
+    training.add_request(1, at_step=monitor.step + 2 + wait, flags={"MEMORY": True})
+    expected = (monitor.step + 1 + wait, False)
+    training.run_steps(30)
+    assert [(event.step, event.late) for event in training.seen.events if isinstance(event, Switch)] == [expected]
 
 
 def test_a_switch_says_what_it_answers(training: Training) -> None:

@@ -20,11 +20,11 @@ from tdbg.core import control
 from tdbg.core.control import CONTROL_FILE, Request
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Cost, End, Finding, Observation, Plan, Step, Switch
-from tdbg.core.rundir import process_start
+from tdbg.core.rundir import RunDir, process_start
 from tdbg.launch import ask as ask_module
 from tdbg.launch.ask import LOCK_FILE, common_step, send_request
 from tdbg.launch.join import describe_process
-from tdbg.launch.live import TAIL_BYTES, RankState, read_snapshot
+from tdbg.launch.live import TAIL_BYTES, RankState, Snapshot, read_snapshot
 from tdbg.launch.run_follower import FINDINGS, Follower
 
 
@@ -322,6 +322,22 @@ def test_all_ranks_answer(live_run: Stream, rank_starter: Any) -> None:
     (kept,) = control.read_requests(live_run.run.path / CONTROL_FILE)
     assert (kept.level, kept.for_steps, kept.number) == ("advanced", 30, answer.request.number)
     assert abs(kept.t - time.time()) < 60
+
+
+def test_the_step_is_chosen_by_the_time_of_the_request(live_run: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the look at the run may be long over when the request is written."""
+    look = ask_module.read_snapshot
+
+    def look_early(run: RunDir) -> Snapshot:
+        snapshot = look(run)
+        snapshot.t -= 5.0
+        for rank in snapshot.ranks:
+            rank.last_t = time.time() - 5.0
+        return snapshot
+
+    monkeypatch.setattr(ask_module, "read_snapshot", look_early)
+    answer = send_request(live_run.run, Request(number=0, profile_for=2), 0)
+    assert answer.request.at_step >= 203 + 10 * (5 + 1.5)
 
 
 def test_earlier_requests_stay_and_numbers_grow(live_run: Stream) -> None:

@@ -238,6 +238,7 @@ def test_level_off_has_no_probes() -> None:
     assert {probe.name for probe in CATALOG.select_probes("basic", {})} == {
         "first-bad",
         "gradient-norms",
+        "hang",
         "loader-wait",
         "loss-scaler",
         "regions",
