@@ -26,6 +26,11 @@ class Stream:
         self.log: list[tuple[str, Event]] = []
         self._writers: dict[str, EventWriter] = {}
 
+    def __del__(self) -> None:
+        """A process that runs a thousand tests would run out of file descriptors."""
+        for writer in self._writers.values():
+            writer.close()
+
     def emit_events(self, folder: str, *found: Event) -> None:
         """Write events of the process whose folder this is, such as ``rank0001``."""
         if folder not in self._writers:

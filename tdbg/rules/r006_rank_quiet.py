@@ -27,7 +27,8 @@ ACTIVITIES = {
     "checkpoint": "saving or loading a checkpoint",
     "compile": "compiling",
     "import": "importing",
-    "download": "downloading",
+    "network": "waiting for the network",
+    "command": "waiting for a command",
     "compute": "computing",
 }
 
@@ -132,13 +133,14 @@ class _Case(NamedTuple):
 class RankQuiet(Rule):
     """Names the rank that does not come to a collective in which the others wait.
 
-    What it does: A thread in each rank notices when nothing has happened for longer than the run's steps took so
-    far, and for 15 seconds at least: no collective, no step. It writes which collective the rank is in (from
-    torch's flight recorder), since when, the number of the call on its group, and the stacks of all its threads.
-    Of ranks that were quiet at the same time, those in a collective wait, and the one that is elsewhere, or still
-    in an earlier call, is the one they wait for. A rank that computes, saves, compiles or downloads is given more
-    time. A wait that ended is told as `info`, one that never did as `error`. Ranks that are all quiet outside of
-    collectives just work: it is silent. With the flag DISTRIBUTED the calls themselves are watched.
+    What it does: A thread in each rank notices when nothing has happened for longer than the run's steps took
+    so far, and for 15 seconds at least: no collective, no step. It writes which collective the rank is in (from
+    torch's flight recorder), since when, the number of the call on its group, and the stacks of all its
+    threads. Of ranks that were quiet at the same time, those in a collective wait, and the one that is
+    elsewhere, or still in an earlier call, is the one they wait for. A rank that computes, saves, compiles or
+    waits for the network is given more time. A wait that ended is told as `info`, one that never did as
+    `error`. Ranks that are all quiet outside of collectives just work: it is silent. With the flag DISTRIBUTED
+    the calls themselves are watched.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
     which did not come.
@@ -151,9 +153,9 @@ class RankQuiet(Rule):
     downloads; a branch on local data skips a backward; a loader worker is stuck; its batches ran out. Let all
     ranks take the same way, or give the long part to all (`Join`, `drop_last`).
 
-    Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes or imports, times 40 for one
-    that saves, loads or downloads, times 120 for one that compiles. With the flag: ``DISTRIBUTED.quiet_s``, 30
-    seconds, whatever the rank does.
+    Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
+    command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles. With
+    the flag: ``DISTRIBUTED.quiet_s``, 30 seconds, whatever the rank does.
     """
 
     code = "TD-R006"

@@ -95,7 +95,8 @@ def test_one_who_stops_working_is_seen_at_once(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("activity", "limit_s"), [("checkpoint", 600.0), ("download", 600.0), ("import", 120.0), ("compile", 1800.0)]
+    ("activity", "limit_s"),
+    [("checkpoint", 600.0), ("network", 600.0), ("command", 120.0), ("import", 120.0), ("compile", 1800.0)],
 )
 def test_what_takes_long_as_a_rule_has_its_own_limit(clock: Clock, activity: str, limit_s: float) -> None:
     clock.look["activity"] = activity
@@ -249,6 +250,23 @@ def call_pdb(end: threading.Event) -> None:
     space: dict[str, Any] = {}
     exec(code, space)
     space["interaction"](end)
+
+
+@pytest.mark.parametrize(
+    ("file", "activity"),
+    [
+        ("/env/lib/python3.11/site-packages/wandb/sdk/wandb_init.py", "network"),
+        ("/usr/lib/python3.11/urllib/request.py", "network"),
+        ("/usr/lib/python3.11/subprocess.py", "command"),
+        ("/env/lib/python3.11/site-packages/torch/serialization.py", "checkpoint"),
+        ("/env/lib/python3.11/site-packages/torch/_dynamo/eval_frame.py", "compile"),
+    ],
+)
+def test_what_a_wait_is_for_is_known_by_the_files_on_the_stack(file: str, activity: str) -> None:
+    space: dict[str, Any] = {}
+    exec(compile("def work(end):\n    end.wait()\n", file, "exec"), space)
+    frames, line, _ = wait_in(space["work"])
+    assert name_activity(frames, line) == activity
 
 
 def test_what_a_thread_does_is_known_by_its_stack() -> None:

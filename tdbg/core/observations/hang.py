@@ -11,7 +11,7 @@ class HungRank(QuietRank):
 
     activity: str = doc(
         "what the training thread does outside of collectives: sleep, lock, loader, checkpoint, compile, import, "
-        "download, debugger, compute (its stack moves or it uses the CPU) or still (neither)",
+        "network, command, debugger, compute (its stack moves or it uses the CPU) or still (neither)",
         "",
     )
     alike: int | None = doc("earlier calls of that function with tensors of the same sizes, as far as torch keeps them")

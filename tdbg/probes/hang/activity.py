@@ -21,14 +21,18 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("", "save_pretrained", "checkpoint"),
     ("", "save_checkpoint", "checkpoint"),
     ("", "_save_checkpoint", "checkpoint"),
-    ("/huggingface_hub/", "", "download"),
-    ("/urllib/", "", "download"),
-    ("/urllib3/", "", "download"),
-    ("/requests/", "", "download"),
-    ("/http/client.py", "", "download"),
-    ("/torch/hub.py", "", "download"),
-    ("/fsspec/", "", "download"),
-    ("/botocore/", "", "download"),
+    *(
+        (f"/{package}/", "", "network")
+        for package in (
+            *("huggingface_hub", "urllib", "urllib3", "requests", "httpx", "httpcore", "aiohttp", "grpc", "fsspec"),
+            *("botocore", "wandb", "mlflow", "neptune", "comet_ml", "clearml", "swanlab"),
+        )
+    ),
+    ("/http/client.py", "", "network"),
+    ("/socket.py", "", "network"),
+    ("/ssl.py", "", "network"),
+    ("/torch/hub.py", "", "network"),
+    ("/subprocess.py", "", "command"),
     ("/torch/utils/data/dataloader.py", "", "loader"),
     ("<frozen importlib._bootstrap", "", "import"),
     ("/threading.py", "", "lock"),

@@ -28,7 +28,8 @@ BLOCKING = ("gloo", "mpi")  # backends whose calls return when the data is there
 LIMITS = {
     "checkpoint": 40.0,
     "compile": 120.0,
-    "download": 40.0,
+    "network": 40.0,
+    "command": 8.0,
     "import": 8.0,
     "compute": 8.0,
     "debugger": math.inf,
