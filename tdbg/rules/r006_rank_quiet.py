@@ -1,5 +1,6 @@
 """TD-R006: a rank that does not come where the others wait."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,12 +19,13 @@ from tdbg.rules.view import View, get_launch_number
 
 MAX_EPISODES = 64  # of one process
 MAX_COUNTS = 8  # groups whose calls a rank tells
+ALL_QUIET = 4.0  # times its limit: so long every rank must have made no progress, where none is missed by the others
 WAITING = ("collective", "wait", "backward", "init", "device")
 SURE = ("collective", "init")  # the call itself has not returned
 ACTIVITIES = {
     "sleep": "asleep",
     "lock": "waiting for a lock",
-    "loader": "waiting for its loader",
+    "loader": "waiting for the loader",
     "checkpoint": "saving or loading a checkpoint",
     "compile": "compiling",
     "import": "importing",
@@ -138,9 +140,9 @@ class RankQuiet(Rule):
     torch's flight recorder), since when, the number of the call on its group, and the stacks of all its
     threads. Of ranks that were quiet at the same time, those in a collective wait, and the one that is
     elsewhere, or still in an earlier call, is the one they wait for. A rank that computes, saves, compiles or
-    waits for the network is given more time. A wait that ended is told as `info`, one that never did as
-    `error`. Ranks that are all quiet outside of collectives just work: it is silent. With the flag DISTRIBUTED
-    the calls themselves are watched.
+    waits for the network is given more time. Where no rank is missed by the others, but none makes progress for
+    four times as long, that is told. A wait that ended is told as `info`, one that never did as `error`. With
+    the flag DISTRIBUTED the calls themselves are watched.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
     which did not come.
@@ -168,12 +170,14 @@ class RankQuiet(Rule):
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
+        self._world_size = 0
         self._episodes: dict[str, list[_Episode]] = {}
         self._finding: Finding | None = None
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
             self._launches[process.label] = get_launch_number(process, event)
+            self._world_size = max(self._world_size, event.world_size)
         quiet = QuietRank.from_event(event) or HungRank.from_event(event)
         resumed = RankResumed.from_event(event) or HungRankResumed.from_event(event)
         if process.rank is None or not process.is_rank or (quiet is None and resumed is None):
@@ -206,10 +210,16 @@ class RankQuiet(Rule):
         """The finding that all episodes together make; one is given out, and kept up to date."""
         episodes = [episode for kept in self._episodes.values() for episode in kept]
         cases = list(_find_cases(episodes, endings, over))
-        if not cases:
+        together = [] if cases else _find_all_quiet(episodes, self._world_size)
+        if cases:
+            worst = max(
+                cases, key=lambda case: (not case.is_over, case.is_certain, case.lasted_s, -case.first_wait.rank)
+            )
+            new = self._make_case_finding(worst, over)
+        elif together:
+            new = self._make_all_quiet_finding(together, over)
+        else:
             return ()
-        worst = max(cases, key=lambda case: (not case.is_over, case.is_certain, case.lasted_s, -case.first_wait.rank))
-        new = self._make_case_finding(worst, over)
         if self._finding is None:
             self._finding = new
             return (new,)
@@ -248,6 +258,48 @@ class RankQuiet(Rule):
             try_next=f"look at the stacks of rank {missing[0]}"
             + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
         )
+
+    def _make_all_quiet_finding(self, together: Sequence[_Episode], over: bool) -> Finding:
+        """No rank is missed by the others, and none makes progress."""
+        first = min(together, key=_get_rank)
+        is_over = all(episode.over_t is not None for episode in together)
+        lasted_s = min(episode.lasted_s for episode in together)
+        begin = "no rank made progress" if is_over else "no rank has made progress"
+        places = {episode.describe_place() for episode in together}
+        is_same_call = len(places) == 1 and first.state == "collective"
+        where = (
+            f"all are {first.describe_place()}"
+            if len(places) == 1
+            else f"rank {first.rank} is {first.describe_place()}"
+        )
+        files = [get_kept_path(episode.folder, file) for episode in together for file in episode.seen.written_files]
+        return self.make_finding(
+            f"{begin} for {lasted_s:.0f} s {'at' if is_over else 'since'} step {first.step}: {where}",
+            severity="info" if is_over else SEVERITIES[2 if over else 1],
+            first_step=first.step,
+            phase="collective" if is_same_call else "",
+            evidence=[
+                *(_describe_episode(episode) for episode in sorted(together, key=_get_rank)[:6]),
+                *([f"stacks: {join_limited(files, 6)}"] if files else []),
+            ],
+            cause="every rank has come to this call and it does not end: the network, or the backend"
+            if is_same_call
+            else "all ranks wait for the same thing outside of the job: a file system, a lock, a server",
+            try_next="look at the stacks" + (f" ({files[0]})" if files else ""),
+        )
+
+
+def _find_all_quiet(episodes: Sequence[_Episode], world_size: int) -> list[_Episode]:
+    """The episodes of all ranks of a job, if they were quiet at the same time for long; else none."""
+    longest: dict[int, _Episode] = {}
+    for episode in episodes:
+        limit_s = episode.seen.limit_s if isinstance(episode.seen, HungRank) else math.inf
+        if episode.lasted_s >= ALL_QUIET * limit_s:
+            longest[episode.rank] = max(longest.get(episode.rank, episode), episode, key=lambda one: one.began_t)
+    found = list(longest.values())
+    if world_size < 2 or len(found) < world_size:
+        return []
+    return found if all(one.is_concurrent_with(found[0]) for one in found[1:]) else []
 
 
 def _get_rank(episode: _Episode) -> int:

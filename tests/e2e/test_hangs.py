@@ -15,7 +15,7 @@ HANGS = {
     "pipe": (1, "at hangs.py:", "in read_pipe"),
     "recv": (1, "in recv (hangs.py:", "in receive_nothing"),
     "dataset": (0, "at hangs.py:", "in __getitem__"),
-    "worker": (1, "waiting for its loader at hangs.py:", "in train"),
+    "worker": (1, "waiting for the loader at hangs.py:", "in train"),
     "skip": (1, "in barrier (hangs.py:", "in train"),
     "leave": (0, "in barrier (hangs.py:", "in train"),
 }

@@ -452,7 +452,7 @@ def make_hung(run: Stream, state: str, step: int = 3, **values: Any) -> Observat
     [
         ("sleep", "it is asleep at train.py:"),
         ("lock", "it is waiting for a lock at train.py:"),
-        ("loader", "it is waiting for its loader at train.py:"),
+        ("loader", "it is waiting for the loader at train.py:"),
         ("checkpoint", "it is saving or loading a checkpoint at train.py:"),
         ("still", "it is at train.py:"),
         ("of a later tdbg", "it is at train.py:"),
@@ -495,3 +495,41 @@ def test_who_was_ended_while_it_hung_is_a_note(make_stream, resumed):
     found = {finding.code: finding for finding in run.judge_stream(1).findings}
     assert found["TD-R002"].severity == ("error" if resumed else "info")
     assert any("no progress for 31 s" in line for line in found["TD-R002"].evidence) == (not resumed)
+
+
+ALL_QUIET = {"quiet_s": 62.0, "limit_s": 15.0}
+
+
+def test_that_no_rank_makes_progress_is_told_after_four_times_the_limit(make_stream):
+    run = make_stream()
+    zero, one = begin_ranks(run, 2)
+    for folder in (zero, one):
+        run.emit_events(folder, make_hung(run, "elsewhere", counts={"world": 4}, activity="loader", limit_s=15.0))
+    assert not run.list_live_findings(), "all of them may just be at work"
+    for folder in (zero, one):
+        run.emit_events(
+            folder,
+            make_hung(run, "elsewhere", counts={"world": 4}, activity="loader", where="a.py:9 in main", **ALL_QUIET),
+        )
+    (live,) = run.list_live_findings()
+    assert live.severity == "warning" and live.rank is None
+    assert (
+        live.title
+        == "no rank has made progress for 62 s since step 3: all are waiting for the loader at a.py:9 in main"
+    )
+
+
+def test_one_quiet_rank_of_two_is_not_all(make_stream):
+    run = make_stream()
+    zero, _ = begin_ranks(run, 2)
+    run.emit_events(zero, make_hung(run, "elsewhere", counts={"world": 4}, **ALL_QUIET))
+    assert not run.list_live_findings()
+
+
+def test_a_call_that_all_are_in_and_that_does_not_end(make_stream):
+    run = make_stream()
+    for folder in begin_ranks(run, 2):
+        run.emit_events(folder, make_hung(run, "collective", number=5, counts={"world": 5}, **ALL_QUIET))
+    (live,) = run.list_live_findings()
+    assert live.title.startswith("no rank has made progress for 62 s since step 3: all are in all_reduce (")
+    assert "the network" in live.cause
