@@ -35,7 +35,7 @@ class Clock:
         self.resumed: list[float] = []
         monkeypatch.setattr(hang_watch, "read_status", lambda: self.status)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        self.watch = HangWatch(BASE_S, lambda: (self.steps,), self._tell, self.resumed.append)
+        self.watch = HangWatch(BASE_S, lambda: (self.steps,), self._keep_told, self.resumed.append)
         monkeypatch.setattr(self.watch, "_read_look", lambda status: self._make_look())
         self.watch.check_progress(self.now)
 
@@ -43,10 +43,10 @@ class Clock:
         known = {"call": None, "counts": None, "where": "train.py:1 in main"}
         return Look(**{**known, **self.look})
 
-    def _tell(self, found: Standstill) -> None:
+    def _keep_told(self, found: Standstill) -> None:
         self.told.append((self.now, found))
 
-    def wait(self, seconds: float, *, moving: bool = False, cpu: float = 0.0) -> None:
+    def pass_time(self, seconds: float, *, moving: bool = False, cpu: float = 0.0) -> None:
         """Time passes without progress. moving: the stack is another one each time. cpu: share of a CPU used."""
         end = self.now + seconds
         while self.now < end:
@@ -69,9 +69,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_a_standstill_is_told_after_the_limit_and_at_doubling_times(clock: Clock) -> None:
     begun = clock.now
-    clock.wait(14.0)
+    clock.pass_time(14.0)
     assert not clock.told
-    clock.wait(116.0)
+    clock.pass_time(116.0)
     assert [round(now - begun) for now, _ in clock.told] == [16, 32, 64, 128]
     assert clock.told[0][1].limit_s == BASE_S and clock.told[0][1].look.activity == "sleep"
     clock.go_on()
@@ -80,17 +80,17 @@ def test_a_standstill_is_told_after_the_limit_and_at_doubling_times(clock: Clock
 
 @pytest.mark.parametrize("how", [{"moving": True}, {"cpu": 0.9}])
 def test_who_is_at_work_is_told_much_later(clock: Clock, how: dict[str, Any]) -> None:
-    clock.wait(8 * BASE_S - 4, **how)
+    clock.pass_time(8 * BASE_S - 4, **how)
     assert not clock.told
-    clock.wait(10.0, **how)
+    clock.pass_time(10.0, **how)
     assert len(clock.told) == 1 and clock.told[0][1].look.activity == "compute"
 
 
 def test_one_who_stops_working_is_seen_at_once(clock: Clock) -> None:
-    clock.wait(60.0, moving=True)
-    clock.wait(4.0)
+    clock.pass_time(60.0, moving=True)
+    clock.pass_time(4.0)
     assert not clock.told, "it is to be confirmed"
-    clock.wait(4.0)
+    clock.pass_time(4.0)
     assert len(clock.told) == 1 and clock.told[0][1].look.activity == "sleep"
 
 
@@ -100,15 +100,15 @@ def test_one_who_stops_working_is_seen_at_once(clock: Clock) -> None:
 )
 def test_what_takes_long_as_a_rule_has_its_own_limit(clock: Clock, activity: str, limit_s: float) -> None:
     clock.look["activity"] = activity
-    clock.wait(limit_s - 4)
+    clock.pass_time(limit_s - 4)
     assert not clock.told
-    clock.wait(10.0)
+    clock.pass_time(10.0)
     assert len(clock.told) == 1
 
 
 def test_a_debugger_is_never_told(clock: Clock) -> None:
     clock.look["activity"] = "debugger"
-    clock.wait(10_000.0)
+    clock.pass_time(10_000.0)
     assert not clock.told
 
 
@@ -116,12 +116,12 @@ def test_the_limit_grows_with_what_the_run_does(clock: Clock) -> None:
     """A loader that took 14 s each epoch is told after 21 s, not after 15."""
     clock.look["activity"] = "loader"
     for _ in range(3):
-        clock.wait(14.0)
+        clock.pass_time(14.0)
         clock.go_on(10)
     assert not clock.told
-    clock.wait(20.0)
+    clock.pass_time(20.0)
     assert not clock.told
-    clock.wait(4.0)
+    clock.pass_time(4.0)
     assert [found.limit_s for _, found in clock.told] == [pytest.approx(1.5 * 14.1)]
 
 
@@ -129,40 +129,40 @@ def test_a_wait_for_others_is_told_whatever_it_took_before(clock: Clock) -> None
     """How long others need is judged where they are."""
     clock.look.update(state="collective", call=CALL, activity="waiting")
     for number in range(hang_watch.MAX_EPISODES):
-        clock.wait(100.0)
+        clock.pass_time(100.0)
         clock.go_on()
         assert clock.told[-1][0] - 100.0 < clock.now and len(clock.resumed) == number + 1
     told = len(clock.told)
-    clock.wait(100.0)
+    clock.pass_time(100.0)
     assert len(clock.told) == told, "after so many, not before it takes longer"
-    clock.wait(100.0)
+    clock.pass_time(100.0)
     assert len(clock.told) == told + 1
 
 
 def test_collectives_are_progress(clock: Clock) -> None:
     for number in range(1, 40):
         clock.status = CollectiveStatus({"0": number}, {"0": number})
-        clock.wait(4.0)
+        clock.pass_time(4.0)
     assert not clock.told
 
 
 def test_the_time_in_which_the_process_was_stopped_does_not_count(clock: Clock) -> None:
-    clock.wait(10.0)
+    clock.pass_time(10.0)
     clock.now += 300.0
     clock.watch.check_progress(clock.now)
-    clock.wait(2.0)
+    clock.pass_time(2.0)
     assert not clock.told
-    clock.wait(6.0)
+    clock.pass_time(6.0)
     assert len(clock.told) == 1 and clock.told[0][1].quiet_s < 20.0
 
 
 def test_another_collective_is_another_place(clock: Clock) -> None:
     clock.look.update(state="collective", call=CALL, activity="waiting")
-    clock.wait(14.0)
+    clock.pass_time(14.0)
     clock.look["call"] = RunningCall("broadcast", "world", 8, 2)
-    clock.wait(4.0)
+    clock.pass_time(4.0)
     assert not clock.told
-    clock.wait(4.0)
+    clock.pass_time(4.0)
     assert len(clock.told) == 1
 
 

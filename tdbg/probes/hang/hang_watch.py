@@ -92,7 +92,7 @@ class HangWatch:
         ] = []  # of this standstill: the first at which it was as it is now, the last
         self._told_s = 0.0  # after so long it was told last
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tdbg-hang", daemon=True)
+        self._thread = threading.Thread(target=self._watch_progress, name="tdbg-hang", daemon=True)
 
     def start_watching(self) -> None:
         """Begin to look."""
@@ -102,7 +102,7 @@ class HangWatch:
         """Look no longer."""
         self._end.set()
 
-    def _run(self) -> None:
+    def _watch_progress(self) -> None:
         while not self._end.wait(min(EVERY_S, self._base_s / 8)) and self._guard.on:
             self._guard.call_guarded(self.check_progress, time.monotonic())
 
