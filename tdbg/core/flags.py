@@ -110,7 +110,10 @@ FLAGS: tuple[Flag, ...] = (
                 "quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0
             ),
             Threshold(
-                "hang_s", 15.0, "the same at the levels that do not watch each collective: the least time", low=1.0
+                "hang_s",
+                15.0,
+                "seconds without progress after which a hang is named without this flag; more where the run has longer pauses",
+                low=1.0,
             ),
         ),
     ),

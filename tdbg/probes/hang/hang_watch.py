@@ -84,12 +84,11 @@ class HangWatch:
         self._names = GroupNames()
         self._longest_s: dict[str, float] = {}  # activity -> the longest time without progress that ended
         self._episodes = 0
-        self._home = threading.main_thread().ident or 0
+        self._main_thread = threading.main_thread().ident or 0
         self._progress: object = None
         self._since = self._last_look = time.monotonic()
-        self._looks: list[
-            tuple[float, Look]
-        ] = []  # of this standstill: the first at which it was as it is now, the last
+        # Of this standstill: the first look at which the thread was where it is now, and the last one.
+        self._looks: list[tuple[float, Look]] = []
         self._told_s = 0.0  # after so long it was told last
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch_progress, name="tdbg-hang", daemon=True)
@@ -164,7 +163,7 @@ class HangWatch:
 
     def _read_look(self, status: CollectiveStatus) -> Look:
         self._names.read_entries()
-        frame = thread_stacks.get_frame(self._home)
+        frame = thread_stacks.get_frame(self._main_thread)
         frames = iter_frames(frame)
         line = thread_stacks.read_source_line(frame)
         state, call = self._find_state(frames, line, status)
