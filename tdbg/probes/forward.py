@@ -44,7 +44,7 @@ class Forward(Probe):
     def attach(self) -> None:
         self._kinds = tuple(kind for kind in DEVICE_KINDS if knows_autocast(kind))
         self._autocast: tuple[str, torch.dtype] | None = None  # of the last call with gradients
-        self._uncast = 0  # looks in a row
+        self._uncast = 0  # consecutive sampled steps
         self._keys: dict[int, tuple[object, ...]] = {}  # by turn
 
     def changed(self) -> None:

@@ -6,7 +6,7 @@ from tdbg.core.observations._module_look import ModuleLook
 
 
 class Streaks:
-    """In how many looks in a row a module was found in some state, of the looks that held it."""
+    """In how many consecutive sampled steps a module was found in some state, of the looks that held it."""
 
     def __init__(self) -> None:
         self.names: dict[int, list[str]] = {}  # turn -> the modules of its looks

@@ -19,22 +19,23 @@ class GradientsUnderflow(ObservingRule[Reported]):
     """Says when most of the gradient is too small for fp16.
 
     What it does: With the flag AMP (or level advanced) it looks at a sample of the gradients of weight matrices
-    after backward, as they are scaled. It speaks when, in 6 looks in a row, more than half of the elements are
-    zero or below fp16's smallest normal number (6.1e-5), and so are more than half of those that are not zero; or
-    when all of them are zero. bfloat16 has float32's range and is not judged.
+    after backward, as they are scaled. It speaks when, in 6 consecutive sampled steps, more than half of the
+    elements are zero or below fp16's smallest normal number (6.1e-5), and so are more than half of those that
+    are not zero; or when all of them are zero. bfloat16 has float32's range and is not judged.
 
-    Why it matters: Below 6.1e-5 fp16 has fewer and fewer bits, below 6e-8 none: the model trains on a rest of its
-    gradient, or not at all, and no error says so.
+    Why it matters: Below 6.1e-5 fp16 has fewer and fewer bits, below 6e-8 none: the model trains on a rest of
+    its gradient, or not at all, and no error says so.
 
     Example:
         TD-A003 warning: fp16 loses the gradient: 38 % of its elements are zero, 61 % below the normal range, no
         GradScaler, rank 0
 
-    What to do: Use `torch.amp.GradScaler`; if there is one, start it higher (`init_scale`), and find out why the
-    scale came down (TD-A001, TD-A002). Or use bfloat16, which needs none. A loss that is divided by a large
+    What to do: Use `torch.amp.GradScaler`; if there is one, start it higher (`init_scale`), and find out why
+    the scale came down (TD-A001, TD-A002). Or use bfloat16, which needs none. A loss that is divided by a large
     number (batch times pixels) has small gradients: divide later.
 
-    Thresholds: 6 looks; half of the elements, and half of those not zero, since a ReLU's zeros are no loss.
+    Thresholds: 6 sampled steps; half of the elements, and half of those not zero, since a ReLU's zeros are no
+    loss.
     """
 
     code = "TD-A003"
@@ -56,7 +57,7 @@ class GradientsUnderflow(ObservingRule[Reported]):
             rank=process.rank,
             phase="gradient",
             evidence=[
-                f"{format_count(seen.lost_looks, 'look')} in a row, up to step {seen.step}; the largest of"
+                f"{format_count(seen.lost_looks, 'consecutive sampled step')}, up to step {seen.step}; the largest of"
                 f" {format_count(seen.elements, 'sampled element')} is {format_figure(seen.largest)}"
             ],
             cause="the loss scale is too low for these gradients" if scaler else "fp16 without a loss scale",

@@ -12,8 +12,8 @@ class AutocastWithoutEffect(ObservingRule[Reported]):
     """Says when a model is called inside autocast, and all its linear and convolution layers still return float32.
 
     What it does: With the flag FORWARD, or in the opening inspection, it notes whether autocast to float16 or
-    bfloat16 is on when the model is called, and the dtypes of what its layers put out. It speaks when each linear
-    and convolution layer that was looked at returned float32 in 2 looks in a row.
+    bfloat16 is on when the model is called, and the dtypes of what its layers put out. It speaks when each
+    linear and convolution layer that was looked at returned float32 in 2 consecutive sampled steps.
 
     Why it matters: The run takes the memory and the time of float32 while everybody believes that it is mixed
     precision; a GradScaler around it scales for nothing.
@@ -25,7 +25,7 @@ class AutocastWithoutEffect(ObservingRule[Reported]):
     What to do: Give autocast the device of the model (`model_device.type`), and look for an inner
     `autocast(enabled=False)`: around the loss or a single layer it is usual, around the whole model it is not.
 
-    Thresholds: 2 looks in a row. One layer in half precision is enough to be silent.
+    Thresholds: 2 consecutive sampled steps. One layer in half precision is enough to be silent.
     """
 
     code = "TD-C026"

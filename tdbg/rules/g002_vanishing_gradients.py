@@ -14,9 +14,9 @@ LEAST = 2  # one weight matrix alone may have its reasons: a gate, a scale
 class VanishingGradients(ObservingRule[Reported]):
     """Says when the gradients of several weight matrices are next to nothing while others are large.
 
-    What it does: With the flag GRADIENTS (or level advanced) it follows each weight matrix whose gradient norm is
-    above zero, below GRADIENTS.vanishing, and below a ten-thousandth of the largest norm in the model. It speaks
-    when two or more have been so in 6 looks in a row without growing.
+    What it does: With the flag GRADIENTS (or level advanced) it follows each weight matrix whose gradient norm
+    is above zero, below GRADIENTS.vanishing, and below a ten-thousandth of the largest norm in the model. It
+    speaks when two or more have been so in 6 consecutive sampled steps without growing.
 
     Why it matters: Such layers keep their initial values. The last layers learn on top of random features, and
     the loss falls to a poor value and stays there.
@@ -25,11 +25,12 @@ class VanishingGradients(ObservingRule[Reported]):
         TD-G002 warning: gradients vanish in 6 parameters (3.1e-09 at 0.weight, 0.42 at 10.weight), rank 0
 
     What to do: Residual connections, a normalisation, ReLU or GELU in place of sigmoid and tanh, an
-    initialisation that fits the activation. With fp16, see the flag AMP: small gradients may be rounded to zero.
+    initialisation that fits the activation. With fp16, see the flag AMP: small gradients may be rounded to
+    zero.
 
-    Thresholds: GRADIENTS.vanishing, 1e-6 by default, as older debugging guides have it; 6 looks without growth
-    leave out gates and adapters that begin at zero. Biases are left out: before a normalisation their gradient is
-    zero but for rounding.
+    Thresholds: GRADIENTS.vanishing, 1e-6 by default, as older debugging guides have it; 6 sampled steps without
+    growth leave out gates and adapters that begin at zero. Biases are left out: before a normalisation their
+    gradient is zero but for rounding.
     """
 
     code = "TD-G002"
@@ -52,7 +53,7 @@ class VanishingGradients(ObservingRule[Reported]):
             phase="gradient",
             module=names[0].rpartition(".")[0],
             evidence=[
-                f"{format_count(lasting['looks'], 'look')} in a row, from step {lasting['since']} to {seen.step}:"
+                f"{format_count(lasting['looks'], 'consecutive sampled step')}, from step {lasting['since']} to {seen.step}:"
                 f" {join_limited(names, 4)}",
             ],
             cause="saturating activations, or too many layers without a skip connection",

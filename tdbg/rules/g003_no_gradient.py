@@ -33,27 +33,26 @@ ELSEWHERE = (
 
 @RULES.add
 class NoGradient(Rule):
-    """Says when parameters that the optimizer holds get no gradient, or one of zeros, look after look.
+    """Says when parameters that the optimizer holds get no gradient, or one of zeros, for a long time.
 
-    What it does: With the flags GRADIENTS or OPTIMIZER it follows the trainable parameters of the optimizer whose
-    ``grad`` is None, and (GRADIENTS) the weight matrices whose gradient is zero all over. It speaks when one has
-    been so in 10 looks in a row over at least 12 steps. Frozen parameters do not count, nor do those that TD-C008
-    names already. Where another model gets
-    gradients that no optimizer uses, and its parameters have the same shapes, it says that the optimizer was
-    built on another instance.
+    What it does: With the flags GRADIENTS or OPTIMIZER it follows the trainable parameters of the optimizer
+    whose ``grad`` is None, and (GRADIENTS) the weight matrices whose gradient is zero all over. It speaks when
+    one has been so in 10 consecutive sampled steps, over at least 12 steps. Frozen parameters do not count, nor
+    do those that TD-C008 names already. Where another model gets gradients that no optimizer uses, and its
+    parameters have the same shapes, it says that the optimizer was built on another instance.
 
-    Why it matters: Optimizers pass over such parameters without a word. A branch that was never wired up, or was
-    detached, looks like a model that learns a little worse than it should. Under DDP it ends in an error.
+    Why it matters: Optimizers pass over such parameters without a word. A branch that was never wired up, or
+    was detached, looks like a model that learns a little worse than it should. Under DDP it ends in an error.
 
     Example:
-        TD-G003 warning: 2 parameters got no gradient in 10 looks: aux.weight, aux.bias, rank 0
+        TD-G003 warning: 2 parameters got no gradient in 10 sampled steps: aux.weight, aux.bias, rank 0
 
     What to do: Find out where the way from the loss ends: `detach()`, `no_grad`, `argmax`, an output the loss
     does not use. If it is meant, freeze the parameters: that saves their optimizer state as well. Where the
     optimizer holds another instance, build it from the model that is called.
 
-    Thresholds: 10 looks over 12 steps: heads that take turns, experts that are not chosen in every step and
-    adapters that begin at zero get their gradient within that time.
+    Thresholds: 10 sampled steps, over at least 12 steps: heads that take turns, experts that are not chosen in
+    every step and adapters that begin at zero get their gradient within that time.
     """
 
     code = "TD-G003"
@@ -99,7 +98,7 @@ class NoGradient(Rule):
         if other:
             cause, try_next = ELSEWHERE[0].format(other=other), ELSEWHERE[1]
         return self.make_finding(
-            f"{format_count(lasting['count'], 'parameter')} {what} in {format_count(lasting['looks'], 'look')}:"
+            f"{format_count(lasting['count'], 'parameter')} {what} in {format_count(lasting['looks'], 'sampled step')}:"
             f" {join_limited(names, 3)}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,

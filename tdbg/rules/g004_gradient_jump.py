@@ -13,10 +13,10 @@ from tdbg.rules.text import format_figure
 class GradientJump(ObservingRule[Reported]):
     """Says when the gradient of single parameters leaves its course, while the total norm hides it.
 
-    What it does: With the flag GRADIENTS (or level advanced) it compares each parameter's gradient norm with its
-    own median of the last 16 looks. It speaks when one lies above GRADIENTS.explosion, above GRADIENTS.jump times
-    that median and above twice its highest, in 3 looks in a row, although the total norm has not jumped. Where
-    the total has, TD-G001 speaks.
+    What it does: With the flag GRADIENTS (or level advanced) it compares each parameter's gradient norm with
+    its own median of the last 16 sampled steps. It speaks when one lies above GRADIENTS.explosion, above
+    GRADIENTS.jump times that median and above twice its highest, in 3 consecutive sampled steps, although the
+    total norm has not jumped. Where the total has, TD-G001 speaks.
 
     Why it matters: One layer that runs away is where a divergence begins. In the total norm of a large model it
     is not seen until it is larger than all the others together.
@@ -27,7 +27,8 @@ class GradientJump(ObservingRule[Reported]):
     What to do: Look at that layer: a missing normalisation, a scale or temperature that grows without bound, a
     batch that only it sees. Clip by parameter groups, or give it a smaller learning rate.
 
-    Thresholds: GRADIENTS.explosion 10.0 and GRADIENTS.jump 10; 3 looks in a row, since single spikes are common.
+    Thresholds: GRADIENTS.explosion 10.0 and GRADIENTS.jump 10; 3 consecutive sampled steps, since single spikes
+    are common.
     """
 
     code = "TD-G004"
@@ -51,7 +52,7 @@ class GradientJump(ObservingRule[Reported]):
             phase="gradient",
             module=names[0].rpartition(".")[0],
             evidence=[
-                f"{format_count(lasting['looks'], 'look')} in a row far above its own median, up to step {seen.step};"
+                f"{format_count(lasting['looks'], 'consecutive sampled step')} far above its own median, up to step {seen.step};"
                 f" the total norm is {format_figure(seen.total)}"
             ],
             cause="the layer diverges: it has no normalisation, or an unbounded scale",

@@ -27,8 +27,9 @@ class GradientFlow(ObservingRule[_State]):
     """Says when almost no gradient arrives at the first layers, or none at a layer that is to be trained.
 
     What it does: With the flag BACKWARD it compares the gradient at the output of the first module with that of
-    the last. It speaks when their ratio lies below BACKWARD.ratio in 5 looks in a row, and when no gradient
-    reached a trainable module's output, although it took part in the forward pass, in 5 looks in a row.
+    the last. It speaks when their ratio lies below BACKWARD.ratio in 5 consecutive sampled steps, and when no
+    gradient reached a trainable module's output, although it took part in the forward pass, in 5 consecutive
+    sampled steps.
 
     Why it matters: Layers that get no gradient keep their initial values. The model learns with what is left of
     it, and the loss curve looks merely disappointing.
@@ -41,7 +42,7 @@ class GradientFlow(ObservingRule[_State]):
     ``argmax`` or a branch whose result the loss never uses.
 
     Thresholds: BACKWARD.ratio, 1e-6 by default: healthy models of 100 layers stay within some orders of
-    magnitude (Glorot and Bengio 2010; Pascanu et al. 2013); 5 looks.
+    magnitude (Glorot and Bengio 2010; Pascanu et al. 2013); 5 sampled steps.
     """
 
     code = "TD-G005"
@@ -74,7 +75,7 @@ class GradientFlow(ObservingRule[_State]):
             rank=process.rank,
             phase="backward",
             module=names[0],
-            evidence=[f"{LOOKS} looks in a row, up to step {seen.step}: forward ran, no gradient came back"],
+            evidence=[f"{LOOKS} consecutive sampled steps, up to step {seen.step}: forward ran, no gradient came back"],
             cause="its output is detached, or the loss does not use it",
             try_next="look for detach(), no_grad or argmax after it; freeze it if that is intended",
         )
@@ -88,7 +89,7 @@ class GradientFlow(ObservingRule[_State]):
             rank=process.rank,
             phase="backward",
             module=seen.first_module,
-            evidence=[f"{LOOKS} looks in a row, from step {state.since} to {seen.step}"],
+            evidence=[f"{LOOKS} consecutive sampled steps, from step {state.since} to {seen.step}"],
             cause=CUT if first == 0 else "too many saturating or shrinking layers in a row",
             try_next=LOOK_BETWEEN
             if first == 0

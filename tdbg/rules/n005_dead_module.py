@@ -19,10 +19,10 @@ class _State(Reported):
 
 @RULES.add
 class DeadModule(ObservingRule[_State]):
-    """Says when a module's output is zero all over, look after look.
+    """Says when a module's output is zero all over in consecutive sampled steps.
 
     What it does: With the flag FORWARD, or from level advanced, it follows the leaf modules whose sampled
-    output is entirely zero. It speaks when one has been so in 5 looks in a row, after the first 3 steps.
+    output is entirely zero. It speaks when one has been so in 5 consecutive sampled steps, after step 3.
 
     Why it matters: No gradient passes a dead ReLU: what lies before it along that path stops learning, and the
     loss may still fall through other paths, only slower and to a worse place.
@@ -34,8 +34,8 @@ class DeadModule(ObservingRule[_State]):
     warm-up, or use an activation with a slope on both sides (LeakyReLU, GELU). An input that is all zeros does
     it as well: see the flag DATALOADER.
 
-    Thresholds: 5 looks; 99.9 % of a sample of 1,024 elements (SageMaker Debugger's DeadRelu speaks of layers
-    half of whose units are inactive; a whole layer leaves no doubt).
+    Thresholds: 5 sampled steps; 99.9 % of a sample of 1,024 elements (SageMaker Debugger's DeadRelu speaks of
+    layers half of whose units are inactive; a whole layer leaves no doubt).
     """
 
     code = "TD-N005"
@@ -61,7 +61,7 @@ class DeadModule(ObservingRule[_State]):
             rank=process.rank,
             phase="forward",
             module=lasting[0],
-            evidence=[f"all zero in {LOOKS} looks in a row: {format_modules(lasting, 4)}"],
+            evidence=[f"all zero in {LOOKS} consecutive sampled steps: {format_modules(lasting, 4)}"],
             cause="dead units: a bias far below zero, an update that was too large, or an input of zeros",
             try_next="use a lower learning rate, LeakyReLU or GELU; see the TD-D findings if the input itself is zero",
         )

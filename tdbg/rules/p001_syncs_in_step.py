@@ -21,20 +21,21 @@ class SyncsInStep(ObservingRule[_State]):
     """Says which line makes the host wait for the accelerator again and again within one step.
 
     What it does: With the flag DEVICE (or at level extreme), on sampled steps of a model on an accelerator, it
-    counts calls that wait or copy (`.item()`, `.tolist()`, `.cpu()`, `.to(...)`, `float(tensor)`, `if tensor:`) by
-    line of the program. It speaks when one line does so DEVICE.syncs times a step in 3 looks in a row. On the CPU
-    nothing waits, and nothing is said; the counts stand in the log all the same.
+    counts calls that wait or copy (`.item()`, `.tolist()`, `.cpu()`, `.to(...)`, `float(tensor)`, `if tensor:`)
+    by line of the program. It speaks when one line does so DEVICE.syncs times a step in 3 consecutive sampled
+    steps. On the CPU nothing waits, and nothing is said; the counts stand in the log all the same.
 
-    Why it matters: Each such call lets the accelerator's queue run empty. A loop over the samples of a batch that
-    asks for one number each can cost more than the step itself.
+    Why it matters: Each such call lets the accelerator's queue run empty. A loop over the samples of a batch
+    that asks for one number each can cost more than the step itself.
 
     Example:
         TD-P001 warning: 256 waits or copies a step at train.py:48 .item(), rank 0
 
-    What to do: Collect on the device and read once: `torch.stack(values).tolist()`, or `losses.mean().item()` every
-    n steps. Build constants on the device. Use pinned memory and `non_blocking=True` for batches.
+    What to do: Collect on the device and read once: `torch.stack(values).tolist()`, or `losses.mean().item()`
+    every n steps. Build constants on the device. Use pinned memory and `non_blocking=True` for batches.
 
-    Thresholds: DEVICE.syncs 16 a step from one line; 3 looks. A logged loss and a few metrics stay below it.
+    Thresholds: DEVICE.syncs 16 a step from one line; 3 sampled steps. A logged loss and a few metrics stay
+    below it.
     """
 
     code = "TD-P001"
@@ -58,7 +59,7 @@ class SyncsInStep(ObservingRule[_State]):
             rank=process.rank,
             phase="train",
             evidence=[
-                f"{LOOKS} looks in a row, the last at step {seen.step}",
+                f"{LOOKS} consecutive sampled steps, the last at step {seen.step}",
                 *[f"{line}: {found[line]} a step" for line in lasting[1:4]],
                 f"in total {format_count(seen.syncs or 0, 'wait')} and {format_count(seen.copies or 0, 'copy')} in that step",
                 *([f"input {join_limited(seen.inputs, 2)}"] if seen.inputs else []),

@@ -15,7 +15,7 @@ from tdbg.rules._rank_looks import GroupKey, RankLooks
 from tdbg.rules.text import format_figure, format_ranks
 from tdbg.rules.view import View
 
-EQUAL_LOOKS = 3  # without a wrapper: so many looks in a row that are equal and change make ranks replicas
+EQUAL_LOOKS = 3  # without a wrapper: equal and changing in so many consecutive checks: replicas
 LASTING_LOOKS = 2  # in a row that differ
 SHOWN = 3
 
@@ -46,9 +46,9 @@ class ReplicasDrift(Rule):
     What it does: Each rank has a checksum of 64 elements of each parameter on record, before updates of the
     opening inspection and at doubling intervals afterwards. They are compared by name and shape where the
     records of all ranks are read; nothing is exchanged in the run. Parameters of DistributedDataParallel must
-    be equal at every look. Without such a wrapper (gradients averaged by hand) ranks count as replicas once
-    three looks in a row were equal, with weights that changed from look to look. It speaks when two looks in a
-    row differ, or the last one.
+    be equal at every check. Without such a wrapper (gradients averaged by hand) ranks count as replicas once they
+    were equal in three consecutive checks, with weights that changed in between. It speaks when they differ in
+    two consecutive checks, or in the last one.
 
     Why it matters: DDP averages gradients and never compares weights. Once they differ, each rank trains
     another model, the average fits none of them, and the checkpoint of rank 0 is one of several. The loss may

@@ -14,11 +14,11 @@ HALF = ("bfloat16", "float16")
 class WeightsStuck(ObservingRule[Reported]):
     """Says when updates leave weights as they were, although their gradient is not zero.
 
-    What it does: With the flag OPTIMIZER it compares a sample of 64 elements of each weight over time. It speaks
-    when no element of it has changed in 10 looks in a row over at least 40 steps, while the gradient of some of
-    these elements was not zero and the learning rate not zero. A gradient of rounding noise counts as zero: below
-    1e-6 of the model's median, and of a bias below 5 % of its own weight's gradient (half precision: 50 %), as
-    before a normalisation, which takes the bias out again.
+    What it does: With the flag OPTIMIZER it compares a sample of 64 elements of each weight over time. It
+    speaks when no element of it has changed in 10 consecutive sampled steps over at least 40 steps, while the
+    gradient of some of these elements was not zero and the learning rate not zero. A gradient of rounding noise
+    counts as zero: below 1e-6 of the model's median, and of a bias below 5 % of its own weight's gradient (half
+    precision: 50 %), as before a normalisation, which takes the bias out again.
 
     Why it matters: In bfloat16 a weight near 1 can only move in steps of 0.4 to 0.8 %: a smaller update is
     rounded away, each time. Scales of normalisations, which begin at 1, then never learn.
@@ -30,8 +30,8 @@ class WeightsStuck(ObservingRule[Reported]):
     stochastic rounding or Kahan summation, or a larger learning rate for these parameters. In float32 it means
     that the optimizer's step does not reach them: a hook, a wrapper, a rate far too small.
 
-    Thresholds: Every one of 64 sampled elements, 10 looks over 40 steps: a sum that is kept aside (Kahan) or
-    gradients gathered inside the optimizer have shown by then.
+    Thresholds: Every one of 64 sampled elements, 10 sampled steps over at least 40 steps: a sum that is kept aside
+    (Kahan) or gradients gathered inside the optimizer have shown by then.
     """
 
     code = "TD-S007"
@@ -56,7 +56,7 @@ class WeightsStuck(ObservingRule[Reported]):
             phase="optimizer",
             module=names[0].rpartition(".")[0],
             evidence=[
-                f"in {format_count(lasting['looks'], 'look')} up to step {seen.step}, with a gradient: {seen.text()}"
+                f"in {format_count(lasting['looks'], 'sampled step')} up to step {seen.step}, with a gradient: {seen.text()}"
             ],
             cause=f"the updates are smaller than {dtype} can add to these weights"
             if half

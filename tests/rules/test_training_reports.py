@@ -81,7 +81,7 @@ def test_what_the_titles_say(one_rank: Any) -> None:
     run.emit_events(rank, *FAULTS.values())
     titles = {finding.code: finding.title for finding in run.judge_stream().findings}
     assert titles["TD-G002"] == "gradients vanish in 2 parameters (2e-09 at head.weight, 0.4 at out.weight), rank 0"
-    assert titles["TD-G003"] == "2 parameters got no gradient in 10 looks: head.weight, head.bias, rank 0"
+    assert titles["TD-G003"] == "2 parameters got no gradient in 10 sampled steps: head.weight, head.bias, rank 0"
     assert titles["TD-S008"] == "learning rate 3 with AdamW at step 20, rank 0"
     assert titles["TD-A003"].startswith("fp16 loses the gradient: 40 % of its elements are zero, 50 % below")
     assert titles["TD-A002"] == "GradScaler skipped step 20 at scale 65,536, but the loss itself is NaN, rank 0"

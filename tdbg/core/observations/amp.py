@@ -31,7 +31,7 @@ class PrecisionLoss(Observed):
     faint_share: Number | None = doc("share that are not zero but below the dtype's smallest normal number")
     huge_share: Number | None = doc("share that are above the dtype's largest number or not finite")
     largest: Number | None = doc("largest absolute value in the sample")
-    lost_looks: int = doc("consecutive looks in which half precision lost most of the gradients", 0)
+    lost_looks: int = doc("consecutive sampled steps in which half precision lost most of the gradients", 0)
     lost_since: int | None = doc("step of the first of these looks")
     scale: float | None = doc("the loss scale of the step")
     updates_skipped: int | None = doc("updates skipped so far")

@@ -65,11 +65,11 @@ class AutocastIgnored(Observed):
     layers: list[str] = doc("layers that were checked, at most eight", factory=list)
     layer_count: int = doc("number of layers that were checked", 0)
     layer_device: str = doc("device type on which these layers ran", "")
-    looks: int = doc("number of consecutive looks that found this", 0)
+    looks: int = doc("number of consecutive sampled steps that found this", 0)
 
     def text(self) -> str:
         """How many, and where."""
         return (
             f"{format_count(self.layer_count, 'linear and convolution layer')} on {self.layer_device} return float32 in"
-            f" {format_count(self.looks, 'look')}, inside autocast to {self.dtype} on {self.device}"
+            f" {format_count(self.looks, 'sampled step')}, inside autocast to {self.dtype} on {self.device}"
         )

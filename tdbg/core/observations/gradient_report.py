@@ -62,7 +62,7 @@ class GradientNorms(Observed):
     clipped_in_part: bool = False
 
     def get_lasting_row(self, kind: str) -> Lasting | None:
-        """Who has been in this state in look after look."""
+        """Who has been in this state in consecutive looks."""
         return lasting_row(self.lasting, kind)
 
     def text(self) -> str:

@@ -135,7 +135,7 @@ class UpdateSizes(Observed):
     )
     without_gradient: list[str] | None = doc("trainable parameters whose grad is None, at most eight")
     without_gradient_count: int | None = doc("number of trainable parameters whose grad is None")
-    state_mb: float | None = doc("size of the optimizer's state, measured every 64 looks")
+    state_mb: float | None = doc("size of the optimizer's state, measured every 64 sampled steps")
     lasting: dict[str, Lasting] | None = doc(
         "states that persist: none or stuck -> {names, count, looks, since (step), dtype, lr}; none also has other, the"
         " class of a model with the same shapes, whose gradients no optimizer uses"
@@ -144,7 +144,7 @@ class UpdateSizes(Observed):
     compared: bool = False  # weights before and after: for the line alone
 
     def get_lasting_row(self, kind: str) -> Lasting | None:
-        """Who has been in this state in look after look."""
+        """Who has been in this state in consecutive looks."""
         return lasting_row(self.lasting, kind)
 
     def text(self) -> str:

@@ -86,8 +86,8 @@ class DataSplits(EveryUpdate):
     """What the loaders of training and of evaluation give, side by side.
 
     Reads:  batches of every DataLoader, and the arguments of the root's next call that have as many elements.
-    Emits:  RANGES of the float inputs of a loader that trains after 2, 4, 8 and 16 looks, of one that evaluates at the
-            end of the pass; SHARED with it: which samples, by a checksum of 64 of their elements, were seen in training;
+    Emits:  RANGES of the float inputs of a loader that trains after 2, 4, 8 and 16 sampled batches, of one that
+            evaluates at the end of the pass; SHARED with it: which samples, by a checksum of 64 of their elements, were seen in training;
             ORDER once a loader whose labels are in order.
     Cost:   some 150 us a look. Works in the opening inspection and the first evaluation pass alone.
     Limits: batches of other loaders, inputs on an accelerator before the call, and inputs that are cropped between the
