@@ -7,7 +7,7 @@ from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules.text import format_figure
-from tdbg.rules.view import View, is_non_finite
+from tdbg.rules.view import ProcessView, View, is_non_finite
 
 DEAD_STEPS = 20
 DEAD_RECORDS = 3  # the budget may leave most steps without a record
@@ -24,6 +24,13 @@ class _Streak:
     skipped: int = 0  # records of updates that GradScaler skipped
     first_bad: int = 0  # step of the first bad loss, as located; its own record may be left out
     said: bool = False
+    is_cut: bool = False  # the process went on after the last record, and how is not known
+
+    def describe(self) -> str:
+        """``1,189 steps without a finite loss, from step 12 on (39 of them recorded, none finite)``."""
+        sparse = f" ({self.records:,} of them recorded, none finite)" if self.records < self.steps - 1 else ""
+        least = "at least " if self.is_cut else ""
+        return f"{least}{format_count(self.steps, 'step')} without a finite loss, from step {self.since} on{sparse}"
 
 
 def _find_loss_step(event: NonFinite) -> int:
@@ -37,7 +44,8 @@ class DeadRun(PerProcessRule[_Streak]):
     """Says that a run goes on although its loss has been NaN or Inf for many steps.
 
     What it does: Counts training steps in a row whose loss is not finite, from the first one that was located or
-    recorded. At 20 it speaks; at the end it says how many steps went to waste.
+    recorded. At 20 it speaks; at the end it says how many steps went to waste, up to the last loss that the
+    process read, recorded or not.
 
     Why it matters: A dead run looks alive: it uses the machines, writes checkpoints over good ones and may end
     with "done" and exit code 0.
@@ -90,9 +98,23 @@ class DeadRun(PerProcessRule[_Streak]):
 
     def finish(self, view: View) -> Iterable[Finding]:
         if self._given:
-            spent = format_count(self._longest.steps, "step")
-            self._given[0].evidence.insert(0, f"{spent} without a finite loss, from step {self._longest.since} on")
+            for label, found in view.processes.items():
+                if label in self._states:
+                    self._count_to_end(self._states[label], found)
+            self._given[0].evidence.insert(0, self._longest.describe())
         return ()
+
+    def _count_to_end(self, state: _Streak, found: ProcessView) -> None:
+        """Add the steps after the last record: the process read the loss of its last step, on record or not."""
+        if not state.said:
+            return
+        end = found.end
+        if end is None:  # killed, or still running
+            state.is_cut = found.step > state.since + state.steps
+        elif is_non_finite(end.loss):
+            state.steps = max(state.steps, end.loss_step - state.since + 1)
+        if state.steps > self._longest.steps:
+            self._longest = state
 
     def _make_dead_finding(self, process: ProcessDir, streak: _Streak) -> Finding:
         skips = streak.skipped == streak.records

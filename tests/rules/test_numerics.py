@@ -6,7 +6,7 @@ import random
 import pytest
 from streams import Stream, make_nonfinite
 
-from tdbg.core.events import Finding, Params, Step
+from tdbg.core.events import Cost, End, Finding, Params, Step
 from tdbg.rules.verdict import format_finding
 
 
@@ -267,6 +267,32 @@ def test_a_dead_run_is_said_once_and_counted_to_its_end(one_rank):
     run.emit_steps(rank, [2.5, 2.4] + ["nan"] * 60)
     assert [finding.code for finding in run.list_live_findings()].count("TD-N002") == 1
     assert find_first(run, "TD-N002").evidence[0] == "60 steps without a finite loss, from step 3 on"
+
+
+def test_steps_without_a_record_are_counted_too(one_rank):
+    """Most steps have no record, the last ones among them: the end of the process names the last loss."""
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    for step in [*range(3, 33), 35, 40, 50]:
+        run.emit_steps(rank, ["nan"], first=step)
+    run.emit_events(rank, End(step=1200, loss="nan", loss_step=1200))
+    assert find_first(run, "TD-N002").evidence[0] == (
+        "1,198 steps without a finite loss, from step 3 on (33 of them recorded, none finite)"
+    )
+
+
+def test_a_loss_that_is_finite_at_the_end_adds_no_steps(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4] + ["nan"] * 30)
+    run.emit_events(rank, End(step=1200, loss=2.2, loss_step=1200))
+    assert find_first(run, "TD-N002").evidence[0] == "30 steps without a finite loss, from step 3 on"
+
+
+def test_of_a_run_without_an_end_the_steps_are_a_lower_bound(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4] + ["nan"] * 30)
+    run.emit_events(rank, Cost(step=1200))
+    assert find_first(run, "TD-N002").evidence[0] == "at least 30 steps without a finite loss, from step 3 on"
 
 
 def test_a_dead_run_begins_where_the_first_bad_loss_was_located(one_rank):
