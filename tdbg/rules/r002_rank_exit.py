@@ -1,10 +1,12 @@
 """TD-R002: a rank that ended by its own exit code or by a signal."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from tdbg.core.events import ChildExit, Event, Finding, Observation
 from tdbg.core.host import host_name
+from tdbg.core.native_stack import NATIVE_STACK, CrashPlace, read_crash_place
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.rule_base import Link
@@ -16,6 +18,7 @@ from tdbg.rules.view import View, get_signal_name
 SIGINT, SIGTERM, SIGHUP, SIGKILL, SIGABRT = 2, 15, 1, 9, 6
 AT_ONCE_S = 5.0  # exits so close together are noted in an order of chance
 ASKED_TO_END = (-SIGINT, -SIGTERM, -SIGHUP)
+FATAL = (4, 6, 7, 8, 11)  # those that faulthandler handles
 CAUSES = {
     -SIGKILL: "someone sent SIGKILL: often the kernel, out of memory (`dmesg`, the cgroup's limit), or a scheduler",
     -11: "a crash in native code: an extension, a driver, a wrong index in a custom kernel",
@@ -32,6 +35,7 @@ class _Exit(NamedTuple):
     host: str
     explained: bool  # a traceback tells more (TD-R003)
     unsaid: bool = False  # it wrote no end: steps after its last record are not known of
+    folder: Path = Path()
 
 
 @RULES.add
@@ -42,7 +46,7 @@ class RankExit(Rule):
     own status as its parent sees it and joins it with the rank. The first that ended badly is named; those the
     launcher then terminated are evidence. A process that was killed cannot say how far it came: the step is that
     of its last record, and it may have taken more. Silent where a traceback of that rank tells the reason
-    (TD-R003). A shell script's exit code may come from another of its commands, so it is not taken as the rank's;
+    (TD-R003). A crash in native code is named with the line it was called from. A shell script's exit code may come from another of its commands, so it is not taken as the rank's;
     128+N is, if the rank was cut off by signal N.
 
     Why it matters: Exit code 1 of a launcher says nothing; SIGKILL of rank 5 on one host says: memory.
@@ -51,8 +55,10 @@ class RankExit(Rule):
         TD-R002 error: rank 1 was ended by SIGKILL, last recorded at step 12
 
     What to do: SIGKILL: look for the out-of-memory killer (`dmesg -T`), the cgroup's or the scheduler's limit.
-    SIGSEGV, SIGABRT: run with `python -X faulthandler`. SIGBUS: /dev/shm is full; give loader workers less or
-    the container more. A plain code: search the program for `sys.exit`.
+    SIGSEGV, SIGABRT: the title names the line of the program, and native_stack.txt in the rank's folder has the
+    Python stack of each thread. Where that is a collective, look for a rank that does not reach it: a branch on
+    the rank, another order, another size. SIGBUS: /dev/shm is full; give loader workers less or the container
+    more. A plain code: search the program for `sys.exit`.
 
     Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`; so is the end of a rank
     that made no progress at the time (TD-R006): whoever ended it did so because of that.
@@ -89,29 +95,48 @@ class RankExit(Rule):
         others = [
             f"rank {other.rank} {get_signal_name(-other.code) if other.code < 0 else other.code}" for other in rest
         ]
+        place = read_crash_place(first.folder) if -first.code in FATAL else None
         hung_s = self._hung.get(first.rank)
         hung = [f"it had made no progress for {hung_s:.0f} s"] if hung_s is not None else []
         return (
             self.make_finding(
-                f"rank {first.rank} {how}{when}",
+                f"rank {first.rank} {how}{_format_place(place)}{when}",
                 severity="info" if first.code in ASKED_TO_END or hung else self.severity,
                 first_step=first.step,
                 rank=first.rank,
                 evidence=hung
                 + [f"on {first.host}"] * bool(first.host)
-                + [f"then: {join_limited(others, 6)}"] * bool(others),
-                cause="" if hung else _find_cause(view, first.code),
-                try_next="read the end of that rank's output; `--tee` keeps it"
-                if first.code not in ASKED_TO_END
-                else "",
+                + [f"then: {join_limited(others, 6)}"] * bool(others)
+                + [f"Python stacks: {first.folder.name}/{NATIVE_STACK}"] * bool(place),
+                cause="" if hung else _find_cause(view, first.code, place),
+                try_next=_find_advice(first.code, place),
             ),
         )
 
 
-def _find_cause(view: View, code: int) -> str:
+def _format_place(place: CrashPlace | None) -> str:
+    """`` in all_reduce (train.py:39 in main)``."""
+    if place is None:
+        return ""
+    if not place.function:
+        return f" at {place.where}"
+    return f" in {place.function}" + (f" ({place.where})" if place.where else "")
+
+
+def _find_advice(code: int, place: CrashPlace | None) -> str:
+    if code in ASKED_TO_END:
+        return ""
+    if place is not None and place.is_collective:
+        return "check that every rank reaches that call, in the same order and with the same size"
+    return "read the end of that rank's output; `--tee` keeps it"
+
+
+def _find_cause(view: View, code: int, place: CrashPlace | None) -> str:
     stopped = view.info.get("stopped")
     if stopped and code in ASKED_TO_END:
         return f"tdbg ended the run at {stopped}"
+    if code == -SIGABRT and place is not None and place.is_collective:
+        return "likely: another rank called a different collective, used another size, or had ended"
     return CAUSES.get(code, "")
 
 
@@ -148,7 +173,7 @@ def _iter_bad_exits(view: View) -> Iterable[_Exit]:
             host, pid = (found.start.host, found.start.pid) if found.start else (host_name(), 0)
             t = view.child_exits.get((host, pid), (found.t, 0))[0]
             explained = found.crash is not None and (code > 0 or code == -SIGABRT)  # torch aborts now and then at exit
-            yield _Exit(t, code, found.rank or 0, found.step, host, explained, unsaid=found.end is None)
+            yield _Exit(t, code, found.rank or 0, found.step, host, explained, found.end is None, found.process.path)
     yield from _iter_unstepped_exits(view, {found.rank for found in stepped}, known)
 
 

@@ -239,6 +239,7 @@ def test_level_off_has_no_probes() -> None:
         "first-bad",
         "gradient-norms",
         "hang",
+        "native-crash",
         "loader-wait",
         "loss-scaler",
         "regions",
