@@ -200,6 +200,16 @@ class NonFinite(Event):
     numel: int | None = doc("elements of that tensor")
     shape: list[int] = doc("its shape", factory=list)
     dtype: str = doc("its dtype", "")
+    rows: list[int] = doc(
+        "positions along its dimension 0 that hold all non-finite elements, at most eight; empty if they are more, or"
+        " more than half",
+        factory=list,
+    )
+    dataset: str = doc("the dataset that `samples` counts in", "")
+    samples: list[int] = doc(
+        "the dataset's indices of these rows, if other samples in their place make the forward pass finite",
+        factory=list,
+    )
     loss: Number | None = doc("the step's loss")
     bad_params: list[str] = doc("parameters with non-finite gradients, at most 8", factory=list)
     bad_param_count: int = doc("number of parameters with non-finite gradients", 0)

@@ -95,6 +95,9 @@ class FirstNonFinite(Rule):
           gradient of input 0: 12 of 4,096 elements, float32 [4, 8, 128]; located by re-running the saved batch
           made by SqrtBackward0 at model.py:33: return torch.sqrt(x * 0)
 
+    The rows of dimension 0 are named where they are few, and the samples of the dataset behind them where the
+    indices of the batch are known and a pass with other samples in their place is finite.
+
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
     loss function. `backward`: the derivative of the named module (sqrt or norm at 0); where the title says "or
     between it and the loss", the bad gradient passed that module, and another model may have made it. `gradient`:
@@ -345,7 +348,9 @@ def _describe_evidence(seen: Sighting) -> list[str]:
     )
     kind = f", {event.dtype.removeprefix('torch.')} {event.shape}" if event.dtype else ""
     weights = f", weights {event.weights}" if event.weights in ("intact", "updated") else ""
-    lines = [f"{event.tensor or event.phase or 'loss'}{size}{kind}; {HOW.get(event.how, event.how)}{weights}"]
+    lines = [
+        f"{event.tensor or event.phase or 'loss'}{size}{kind}{_describe_rows(event)}; {HOW.get(event.how, event.how)}{weights}"
+    ]
     if event.operation:
         at = f" at {event.line}: {event.code}" if event.line else ""
         lines.append(f"made by {event.operation}{at}")
@@ -361,6 +366,21 @@ def _describe_evidence(seen: Sighting) -> list[str]:
     if event.batch:
         parts.append(f"batch kept: {get_kept_path(seen.process.label, event.batch)}")
     return [*lines, *(["; ".join(parts)] if parts else [])]
+
+
+def _describe_rows(event: NonFinite) -> str:
+    """``, all in row 20 of 32 (from sample 4711 of Sensors)``; empty for weights and gradients."""
+    if not event.rows or event.phase not in ("input", "forward") or event.how == "bracket":
+        return ""
+    rows = f", all in {_join_numbered('row', event.rows)} of {event.shape[0]:,}"
+    samples = (
+        f"from {_join_numbered('sample', event.samples)} of {event.dataset}" if event.samples else "counted from 0"
+    )
+    return f"{rows} ({samples})"
+
+
+def _join_numbered(noun: str, numbers: list[int]) -> str:
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {join_limited(numbers, 4)}"
 
 
 def _describe_parameters(event: NonFinite) -> list[str]:

@@ -11,7 +11,7 @@ import io
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -169,6 +169,7 @@ class Located:
     note: str = ""
     operation: Operation | None = None
     fed_bad: bool = False  # what entered the module in the forward pass was not finite
+    call: Call | None = None  # whose forward pass was not finite
     shared: bool = False  # other ranks have a part in the forward pass, which therefore was not run again
 
     @property
@@ -403,6 +404,7 @@ def locate_forward(calls: list[Call], names: Names) -> Located:
     for call in calls:
         located = _forward_once(call, names)
         if located.found or located.note:
+            located.call = call
             return located
     return Located("loss", note="every module's output is finite: it arises in the loss, outside the model")
 
@@ -424,6 +426,32 @@ def _forward_once(call: Call, names: Names) -> Located:
     if located is not None and bad_input is not None:  # a NaN that the model masks is no fault: try without it
         located = _trace_forward(call, unwrap_module(root), *call.clean_arguments(), names) or bad_input
     return located or Located("")
+
+
+def is_finite_without(call: Call, argument: Tensor, rows: Sequence[int], names: Names) -> bool:
+    """True if the call is finite once another row of one argument has taken the place of these rows.
+
+    Runs the batch once more: for after a fault has been located.
+    """
+    root = call.module()
+    spare = next((row for row in range(len(argument)) if row not in rows), None)
+    if root is None or spare is None or call.has_changed_arguments():
+        return False
+    changed = argument.detach().clone()
+    changed[list(rows)] = changed[spare].clone()
+    args, kwargs = (_replace_tensor(value, argument, changed) for value in (call.args, call.kwargs))
+    return first_bad((args, kwargs)) is None and not _trace_forward(call, unwrap_module(root), args, kwargs, names)
+
+
+def _replace_tensor(value: Any, old: Tensor, new: Tensor) -> Any:
+    """The same arguments with one tensor in the place of another."""
+    if value is old:
+        return new
+    if isinstance(value, Mapping):
+        return {name: _replace_tensor(item, old, new) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_replace_tensor(item, old, new) for item in value)
+    return value
 
 
 def _trace_forward(

@@ -15,6 +15,7 @@ from tdbg.runtime.torch_compat import is_transformed, norms_of
 PLAIN = (str, bytes, int, float, bool)
 MAX_DEPTH = 6
 MAX_ITEMS = 64
+MAX_ROWS = 8
 CHUNK = 1 << 18  # elements worked on at a time: what is made on the way stays small, and in the cache
 SMALL_STD = 1e-17  # the squares of smaller deviations are below the normal numbers of float32
 
@@ -150,6 +151,7 @@ class Bad:
     dtype: str
     only_minus_inf: bool  # as a mask for softmax has on purpose
     columns: bool = False  # of a matrix some whole columns are bad and nothing else
+    rows: tuple[int, ...] = ()  # positions along dimension 0 that hold all of it, where these are few
 
 
 def find_bad_values(tensor: Tensor) -> Bad | None:
@@ -172,6 +174,7 @@ def find_bad_values(tensor: Tensor) -> Bad | None:
         dtype=str(tensor.dtype).removeprefix("torch."),
         only_minus_inf=nan == 0 and not plus and not data.is_complex(),
         columns=_in_columns(finite),
+        rows=_find_few_rows(finite) if data.shape == tensor.shape else (),
     )
 
 
@@ -182,6 +185,14 @@ def _in_columns(finite: Tensor) -> bool:
         return False
     bad = ~finite.any(0)
     return bool(bad.any()) and not bool(bad.all()) and bool((finite | bad).all())
+
+
+def _find_few_rows(finite: Tensor) -> tuple[int, ...]:
+    """The rows of dimension 0 that are not finite: at most eight, and at most half of them; else nothing."""
+    if finite.dim() < 2:
+        return ()
+    rows = (~finite).flatten(1).any(1).nonzero().flatten()
+    return tuple(rows.tolist()) if len(rows) <= min(MAX_ROWS, len(finite) // 2) else ()
 
 
 def first_bad(value: object) -> tuple[str, Bad] | None:

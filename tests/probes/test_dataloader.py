@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from tdbg.core.config import BUDGET_PCT
-from tdbg.core.events import Observation
+from tdbg.core.events import NonFinite, Observation
 from tdbg.probes import dataloader
 from tdbg.probes.dataloader import batch_contents, feeds
-from tdbg.probes.dataloader.feeds import Waits, parse_loader_error
+from tdbg.probes.dataloader.feeds import Feeds, Waits, parse_loader_error
 from tdbg.runtime import tensors
 
 FEATURES = 48
@@ -117,6 +117,75 @@ def test_indices_are_those_of_the_batch_with_workers_too(start_watch: Any) -> No
     line = list_observations(watched, "LOADER")[0].values
     assert (line["workers"], line["prefetch"], line["start_method"]) == (2, 2, "fork")
     assert list_complaints(watched) == []
+
+
+class Normed(nn.Module):
+    """NaN for a sample of zeros."""
+
+    def __init__(self, mix: bool = False) -> None:
+        super().__init__()
+        self.mix, self.head = mix, make_model()
+
+    def forward(self, x_BF: torch.Tensor) -> torch.Tensor:
+        if self.mix:
+            x_BF = x_BF.flip(0)
+        return self.head(x_BF / x_BF.norm(dim=1, keepdim=True))
+
+
+class WithZeros(Numbers):
+    """One sample is all zero."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        x_F, label = super().__getitem__(index)
+        return (x_F * 0 if index == 21 else x_F), label
+
+
+def find_nonfinite(watched: Any) -> NonFinite:
+    return next(event for event in watched.events if isinstance(event, NonFinite))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_whose_output_is_not_finite_is_named(start_watch: Any, workers: int) -> None:
+    """Whatever workers have fetched ahead."""
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(Normed(), DataLoader(WithZeros(64), batch_size=8, num_workers=workers))
+    seen = find_nonfinite(watched)
+    assert (seen.step, seen.rows, seen.dataset, seen.samples) == (3, [5], "WithZeros", [21])
+
+
+def test_no_sample_is_named_where_the_rows_are_in_another_order(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(Normed(mix=True), DataLoader(WithZeros(64), batch_size=8))
+    seen = find_nonfinite(watched)
+    assert seen.rows == [2] and seen.samples == []
+
+
+def test_no_sample_is_named_where_the_program_is_a_batch_ahead(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
+    ahead = list(DataLoader(WithZeros(64), batch_size=8))
+    train_model(Normed(), ahead)
+    seen = find_nonfinite(watched)
+    assert seen.rows == [5] and seen.samples == []
+
+
+def test_indices_of_batches_that_workers_had_been_asked_for_are_unknown() -> None:
+    """The probe came while batches were under way: the indices it saw first belong to a later batch."""
+    feeds, loader_iter = Feeds(), iter(DataLoader(Numbers(64), batch_size=8, num_workers=2))
+    next(loader_iter)
+    seen: list[tuple[list[int], list[int]]] = []
+    asked = loader_iter._next_index
+
+    def record() -> Any:
+        indices = asked()
+        feeds.record_indices(loader_iter, indices)
+        return indices
+
+    loader_iter._next_index = record
+    for _, labels in loader_iter:
+        seen.append((feeds.pop_indices(loader_iter), labels.tolist()))
+    known = [number for number, (indices, _) in enumerate(seen) if indices]
+    assert known == [4, 5, 6]  # the first one, and two for each worker, had been asked for
+    assert all(seen[number][0] == list(range(8 * (number + 1), 8 * (number + 2))) for number in known)
 
 
 def test_nan_in_the_data_names_the_sample(start_watch: Any) -> None:

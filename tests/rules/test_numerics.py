@@ -68,6 +68,29 @@ def test_each_phase_has_its_words(one_rank, event, where):
     assert find_first(run, "TD-N001").title == f"first {kind} at step 3 on rank 0, {where}"
 
 
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"rows": [20]}, ", all in row 20 of 32 (counted from 0); "),
+        ({"rows": [3, 20]}, ", all in rows 3, 20 of 32 (counted from 0); "),
+        (
+            {"rows": [20], "samples": [4711], "dataset": "Sensors"},
+            ", all in row 20 of 32 (from sample 4711 of Sensors); ",
+        ),
+    ],
+)
+def test_few_rows_are_named_with_their_samples(one_rank, event, words):
+    run, rank = one_rank
+    run.emit_events(rank, make_nonfinite(phase="forward", tensor="output", shape=[32, 8], dtype="float32", **event))
+    assert words in find_first(run, "TD-N001").evidence[0]
+
+
+def test_rows_of_a_gradient_are_no_samples(one_rank):
+    run, rank = one_rank
+    run.emit_events(rank, make_nonfinite(phase="gradient", parameter="head.weight", shape=[32, 8], rows=[20]))
+    assert "row" not in find_first(run, "TD-N001").evidence[0]
+
+
 def test_weights_that_were_bad_before_training_are_no_fault_of_an_update(one_rank):
     run, rank = one_rank
     run.emit_events(

@@ -206,6 +206,7 @@ class Rank:
         folder = self.me.folder
         if folder is None:
             return ""
+        indices = parts.pop("indices", None)
         tensors, left_out, total = {}, [], 0
         for name, tensor in iter_tensors(parts):
             size = tensor.numel() * tensor.element_size()
@@ -219,13 +220,15 @@ class Rank:
                 self.me.note_once("batch-left-out", f"no tensor of the batch could be saved: {', '.join(left_out[:3])}")
             return ""
         path = folder / f"batch_step{step:08d}.safetensors"
-        write(path, tensors, {"step": str(step), "rank": str(self.me.rank)})
+        known = {"indices": json.dumps(indices)} if indices else {}
+        write(path, tensors, {"step": str(step), "rank": str(self.me.rank), **known})
         about = {
             "step": step,
             "rank": self.me.rank,
             "tensors": {
                 n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for n, t in tensors.items()
             },
+            **({"indices": indices} if indices else {}),
             "left_out": left_out,
             "other": outline_value(parts),
         }

@@ -2,6 +2,7 @@
 
 import math
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -118,7 +119,8 @@ class DataLoading(Probe):
         self._step = -1
         self._looks = 0  # batches since the step changed
         self._feed: Feed | None = None  # where the last batch came from
-        self._indices: list[int] = []  # of the last batch
+        self._indices: list[int] = []  # of the last batch,
+        self._taken: tuple[weakref.ref[Any], int] | None = None  # its iterator, and its number there
         self._labels: Part | None = None  # of a batch whose model has not answered yet
         self._bad: dict[int, BadValues] = {}  # step -> what was not finite in a batch of it
 
@@ -163,6 +165,7 @@ class DataLoading(Probe):
         now = time.perf_counter()
         feed = self._feed = self._feeds.find_feed(loader_iter)
         self._indices = self._feeds.pop_indices(loader_iter)
+        self._taken = weakref.ref(loader_iter), loader_iter._num_yielded
         self._labels = None
         current = feed.now
         if loader_iter._num_yielded == 1 or current is None:
@@ -395,6 +398,14 @@ class DataLoading(Probe):
     def _report_bad_values(self, feed: Feed, bad: BadValues, step: int | None) -> None:
         bad.dataset = feed.name
         self._warn_once(feed, bad, step=step)
+
+    def find_indices(self, loader_iter: "BatchIterator | None") -> tuple[str, list[int]]:
+        """The dataset, and its indices in the last batch of an iterator; empty if they are not known for certain."""
+        if loader_iter is None or self._taken is None or self._feed is None or is_stream(loader_iter):
+            return "", []
+        iterator, number = self._taken
+        is_last = number == loader_iter._num_yielded and iterator() is loader_iter
+        return (self._feed.name, list(self._indices)) if is_last else ("", [])
 
     def _pick_indices(self, rows: list[int]) -> list[int]:
         """The dataset's indices of these positions of the batch, where they are known."""

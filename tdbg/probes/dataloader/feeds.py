@@ -221,14 +221,23 @@ class Feeds:
         if known.lost:
             known.pending.clear()
         else:
-            known.pending.append(indices)
+            known.pending.append((getattr(loader_iter, "_send_idx", None), indices))
 
     def pop_indices(self, loader_iter: "BatchIterator") -> list[int]:
         """The dataset's indices in the batch just handed out (or failed); empty where they are not known."""
         known = self.find_iteration(loader_iter)
         if known.lost or not known.pending:
             return []
-        indices = known.pending.popleft()
+        received = getattr(loader_iter, "_rcvd_idx", None)
+        if received is None:  # without workers a batch is fetched as its indices are taken
+            indices = known.pending.pop()[1]
+            known.pending.clear()
+        else:  # batches that were asked for, or handed out, while nobody looked have no entry, or one too many
+            while known.pending and known.pending[0][0] < received - 1:
+                known.pending.popleft()
+            if not known.pending or known.pending[0][0] != received - 1:
+                return []
+            indices = known.pending.popleft()[1]
         if isinstance(indices, int):
             return [indices]
         whole = isinstance(indices, list | tuple) and bool(indices) and isinstance(indices[0], int)

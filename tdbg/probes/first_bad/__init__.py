@@ -10,7 +10,7 @@ from tdbg.core.guard import guarded
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.first_bad.refuting import find_gradient_trace, refute_gradient, update_explains
 from tdbg.runtime import tensors
-from tdbg.runtime.rerun import Call, Located, locate_backward, locate_forward
+from tdbg.runtime.rerun import Call, Located, is_finite_without, locate_backward, locate_forward
 from tdbg.runtime.root_modules import Names
 from tdbg.runtime.tensors import Bad, as_real, find_bad_values, first_bad, is_checkable, iter_tensors, local_elements
 from tdbg.runtime.torch_compat import modes_set_aside
@@ -57,6 +57,7 @@ class FirstBad(Probe):
         self._fill_event(event, located)
         event.origin = "here"  # a loss is local to its rank
         event.weights = "intact"
+        self._name_samples(event, located)
         if located.phase in ("", "loss"):
             self._from_outputs(event, located)
         if event.phase == "optimizer":
@@ -197,6 +198,30 @@ class FirstBad(Probe):
                 )
             )
         return located
+
+    def _name_samples(self, event: NonFinite, located: Located) -> None:
+        """Name the samples of the dataset behind the bad rows, if a pass with others in their place is finite."""
+        call, rows = located.call, event.rows
+        dataset, indices = self._find_batch_indices()
+        if call is None or not rows or event.phase not in ("input", "forward") or event.shape[0] != len(indices):
+            return
+        batch = self.monitor.find_probe("loader-wait").batch
+        taken = [tensor for _, tensor in iter_tensors(batch) if tensor.dim() and len(tensor) == len(indices)]
+        with self.monitor.own_pass(), guarded("the program's own forward may refuse another call"):
+            for _, argument in iter_tensors((call.args, call.kwargs)):
+                if not any(_is_same_data(argument, tensor) for tensor in taken):
+                    continue
+                if is_finite_without(call, argument, rows, self.monitor.find_probe("gradient-norms").model_names):
+                    event.dataset, event.samples = dataset, [indices[row] for row in rows]
+                    return
+
+    def _find_batch_indices(self) -> tuple[str, list[int]]:
+        """The dataset, and its indices in the batch that is held; empty if they are not known for certain."""
+        loading, waiting = self.monitor.find_probe("dataloader"), self.monitor.find_probe("loader-wait")
+        if loading is None or waiting is None or waiting.batch is None:
+            return "", []
+        found: tuple[str, list[int]] = loading.find_indices(waiting.iterator)
+        return found
 
     def _find_operation(self, located: Located, calls: list[Call], names: Names) -> "Operation | None":
         """The operation and its line, by one more run; a module whose second run shows nothing has none."""
@@ -363,6 +388,9 @@ class FirstBad(Probe):
         loader = monitor.find_probe("loader-wait")
         if is_running and loader is not None and loader.batch is not None:
             parts["batch"] = loader.batch
+            indices = self._find_batch_indices()[1]
+            if indices:
+                parts["indices"] = indices
         if not is_running and not calls:
             return ""
         monitor.become_rank_now()
@@ -389,6 +417,17 @@ def _fill_bad_values(event: NonFinite, bad: Bad) -> None:
         bad.shape,
         bad.dtype,
     )
+    event.rows = list(bad.rows)
+
+
+def _is_same_data(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if one is the other, or a copy of it that can be told from another batch."""
+    if one is other:
+        return True
+    if one.shape != other.shape or one.dtype != other.dtype or one.layout != torch.strided:
+        return False
+    same = bool(torch.isclose(one.detach().to(other.device), other, 0.0, 0.0, equal_nan=True).all())
+    return same and bool((other[:1] != other[1:]).any())
 
 
 def _is_finite(value: torch.Tensor) -> bool:
