@@ -319,9 +319,16 @@ class SealedSource(Source):
             piece for name, stored in self.tensors.items() if (piece := self._build_piece(name, stored)) is not None
         ]
         record = {"key": self.path.stem, "seq": 0, "page": 0, "base": 0, "length": self.size}
-        more = {"metadata": self.metadata} if self.metadata else {}
+        more: dict[str, Any] = {"metadata": self.metadata} if self.metadata else {}
+        step, rank = (_parse_number(self.metadata.get(name)) for name in ("step", "rank"))
+        if step is not None:  # as a batch that `tdbg run` saved says
+            more["step"] = step
         whole_file = Layout(0, pieces, self.size)
-        return self._assign_epoch(Datapoint({**record, **more}, whole_file, self.file, self.rank, self.writer, False))
+        return self._assign_epoch(
+            Datapoint(
+                {**record, **more}, whole_file, self.file, self.rank if rank is None else rank, self.writer, False
+            )
+        )
 
     def _build_piece(self, name: str, stored: header.Stored) -> Piece | None:
         shape, dtype = stored.shape, BY_STORED.get(stored.dtype)
@@ -340,3 +347,7 @@ def encode_needles(key: str | int) -> tuple[bytes, ...]:
     if text.lstrip("-").isdecimal():
         found.append(text.encode())
     return tuple(dict.fromkeys(found))
+
+
+def _parse_number(text: object) -> int | None:
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 16 else None

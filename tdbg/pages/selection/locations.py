@@ -59,7 +59,33 @@ def resolve_place(paths: "Sequence[str]") -> str:
     """The one path that is named, or the newest run. Raises TdbgError for several, and where there is no run."""
     if len(paths) > 1:
         raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
-    return paths[0] if paths else find_newest_run()
+    return _find_in_newest_run(paths[0]) if paths else find_newest_run()
+
+
+def _find_in_newest_run(path: str) -> str:
+    """The path; where it is nothing here, the file of that name in the newest run, as findings name it."""
+    inside = _get_path_in_newest_run(path)
+    if not inside:
+        return path
+    from tdbg.core.output import print_messages
+
+    print_messages(f"{inside}, of the newest run")
+    return inside
+
+
+def is_in_newest_run(word: str) -> bool:
+    """True if a word is no path here, but one of the newest run, such as ``rank0000/batch_step00000012.safetensors``."""
+    return bool(_get_path_in_newest_run(word))
+
+
+def _get_path_in_newest_run(path: str) -> str:
+    if is_place(path) or not path.startswith("rank") or "/" not in path:
+        return ""
+    from tdbg.core.rundir import RunDir
+
+    runs = RunDir.list_runs()
+    inside = os.path.join(runs[-1].path, path) if runs else ""
+    return inside if inside and os.path.exists(inside) else ""
 
 
 def open_pages(paths: "Sequence[str]") -> "PageSet":

@@ -25,7 +25,8 @@ class TensorTarget:
 def resolve_target(pages: "PageSet", word: str, question: Selected) -> TensorTarget | None:
     """The longest key that there is, with the tensors that the rest names; None if there is no such key.
 
-    If the rest names no tensor of any such key, the longest key is given with no tensors.
+    If the rest names no tensor of any such key, the longest key is given with no tensors. Of a single datapoint, such as
+    a plain safetensors file, the key may be left out.
     """
     first: TensorTarget | None = None
     for key, path in _iter_splits(word):
@@ -35,7 +36,15 @@ def resolve_target(pages: "PageSet", word: str, question: Selected) -> TensorTar
             if found.tensors or not path:
                 return found
             first = first or found
-    return first
+    return first or _resolve_without_key(pages, word, question)
+
+
+def _resolve_without_key(pages: "PageSet", word: str, question: Selected) -> TensorTarget | None:
+    from itertools import islice
+
+    datapoints = list(islice(select_datapoints(pages, question), 2))
+    tensors = match_tensors(datapoints, word) if len(datapoints) == 1 else []
+    return TensorTarget(str(datapoints[0].key), word, datapoints, tensors) if tensors else None
 
 
 def match_tensors(datapoints: "Iterable[Datapoint]", path: str) -> "list[str]":

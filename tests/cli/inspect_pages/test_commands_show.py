@@ -4,8 +4,11 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
+from tdbg import cli
 from tdbg.pages.format.page_writer import Item, PageWriter
+from tdbg.pages.format.safetensors_file import write_safetensors
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.selection import tensor_name
 from tdbg.pages.selection.locations import Selected
@@ -59,6 +62,36 @@ def test_keys_with_slashes(page_commands: Commands) -> None:
     told = page_commands("show", "a/b/x/y", "--rank", 0)
     assert told[0] == "datapoint a/b: rank 0, step 3, phase eval, page 0" and told[1].startswith("x/y: ")
     assert [row["tensor"] for row in page_commands("show", "a/b", "--rank", 1).table_rows] == ["x/y", "x/z"]
+
+
+@pytest.fixture
+def saved_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A batch in the newest run of the working directory, as `tdbg run` keeps it."""
+    folder = tmp_path / "tdbg_runs" / "20261127-053631-train" / "rank0002"
+    folder.mkdir(parents=True)
+    (folder.parent / "run.json").write_text("{}")
+    batch = folder / "batch_step00000012.safetensors"
+    tensors = {"batch.0": torch.zeros(2, 3), "batch.1": torch.ones(2)}
+    write_safetensors(batch, tensors, {"step": "12", "rank": "2"})
+    monkeypatch.chdir(tmp_path)
+    return batch
+
+
+def test_a_saved_batch_is_opened_by_the_path_that_the_finding_names(saved_batch: Path, capsys) -> None:
+    """And a tensor of it by its name alone."""
+    assert cli.main(["inspect-pages", "rank0002/batch_step00000012.safetensors"]) == 0
+    out, err = capsys.readouterr()
+    assert "batch.0" in out and "tdbg_runs/20261127-053631-train/rank0002/batch_step" in err and "newest run" in err
+    assert cli.main(["inspect-pages", "show", "rank0002/batch_step00000012.safetensors", "batch.1"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("datapoint batch_step00000012: rank 2, step 12") and "2 values: nan 0" in out
+    assert cli.main(["inspect-pages", "show", str(saved_batch), "batch.7"]) == 1
+    assert "no datapoint has the key 'batch.7'" in capsys.readouterr().err
+
+
+def test_a_path_that_the_newest_run_has_not_either_is_none(saved_batch: Path, capsys) -> None:
+    assert cli.main(["inspect-pages", "rank0003/batch_step00000012.safetensors"]) == 2
+    assert "neither a command nor a path" in capsys.readouterr().err
 
 
 def test_the_longest_key_wins_where_it_has_the_tensor(tmp_path: Path) -> None:
