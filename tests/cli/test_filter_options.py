@@ -63,6 +63,15 @@ SAID = (
 )
 
 
+def test_step_is_another_name_of_steps(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "debug_log_rank0.txt"
+    log.write_text(
+        "".join(f"2026-11-20T03:06:4{n}.000299 D r0000 s{n:08d} [DEBUG_FORWARD] line {n}\n" for n in (1, 2, 3))
+    )
+    assert cli.main(["filter-logs", str(log), "--step", "2"]) == 0
+    assert capfd.readouterr().out.strip().endswith("line 2")
+
+
 def test_help_and_docs_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     root = Path(cli.__file__).parents[2]
     assert cli.main(["filter-logs", "--help"]) == 0
