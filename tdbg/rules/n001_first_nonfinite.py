@@ -44,6 +44,16 @@ TRIES = {
 }
 REPEATS = "{}; the saved batch repeats it"
 WITH_BATCH = {"input": "look at the saved batch; {}", "forward": REPEATS, "loss": REPEATS}
+# What an operation did that made the value out of finite inputs, weights among them, as far as its name tells.
+OPERATIONS = {
+    **dict.fromkeys(("div", "div_", "true_divide", "reciprocal"), "division by zero in {}: check the divisor"),
+    **dict.fromkeys(("log", "log2", "log10"), "logarithm of zero or of a negative number in {}: check its input"),
+    "sqrt": "root of a negative number in {}: check its input",
+    "rsqrt": "root of zero or of a negative number in {}: check its input",
+    **dict.fromkeys(("exp", "exp2", "expm1", "cosh", "sinh"), "overflow in {}: check how large its input is"),
+    "pow": "overflow, or a power of zero or of a negative number, in {}: check base and exponent",
+    **dict.fromkeys(("acos", "asin", "atanh"), "input outside of -1 to 1 in {}: clamp it"),
+}
 INITIAL = "the weights were not finite before training began: initialisation, or the checkpoint that was loaded"
 INITIAL_TRY = "check the functions that initialise them and the file that is loaded; --flag MODEL_BUILD looks at both"
 WRITTEN = {"optimizer": ", written by the update", "weights": ", written between two updates"}
@@ -268,6 +278,9 @@ def _describe_cause(event: NonFinite) -> str:
         return UNREAD
     if _is_initial(event):
         return INITIAL
+    likely = OPERATIONS.get(event.operation.removeprefix("aten.")) if event.phase == "forward" else None
+    if likely and not _describe_divergence(event):
+        return "likely: " + likely.format(event.operation)
     return _describe_divergence(event) or (BRACKETED if _is_bracketed(event) else CAUSES.get(event.phase, ""))
 
 

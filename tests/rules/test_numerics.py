@@ -91,6 +91,21 @@ def test_rows_of_a_gradient_are_no_samples(one_rank):
     assert "row" not in find_first(run, "TD-N001").evidence[0]
 
 
+@pytest.mark.parametrize(
+    ("operation", "phase", "cause"),
+    [
+        ("aten.div", "forward", "likely: division by zero in aten.div: check the divisor"),
+        ("aten.exp", "forward", "likely: overflow in aten.exp: check how large its input is"),
+        ("aten.addmm", "forward", "the module made it out of finite inputs"),
+        ("DivBackward0", "backward", "likely: the forward result is finite but its derivative is not"),
+    ],
+)
+def test_an_operation_tells_the_likely_cause(one_rank, operation, phase, cause):
+    run, rank = one_rank
+    run.emit_events(rank, make_nonfinite(operation=operation, phase=phase))
+    assert find_first(run, "TD-N001").cause.startswith(cause)
+
+
 def test_weights_that_were_bad_before_training_are_no_fault_of_an_update(one_rank):
     run, rank = one_rank
     run.emit_events(
