@@ -24,7 +24,7 @@ _tdbg_options() {
         'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
         'status') reply='--watch --json --color -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --timeout --json --color -h --help' ;;
-        'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --log-level --steps --step --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs --color -h --help' ;;
+        'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --log-level --steps --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs --color -h --help' ;;
         'inspect-pages') reply='-h --help' ;;
         'inspect-pages ls') reply='--datapoints --ranks --rank --steps --step --epochs --epoch --phase --json --color -h --help' ;;
         'inspect-pages show') reply='--slice --ranks --rank --steps --step --epochs --epoch --phase --nth --image --json --color -h --help' ;;
@@ -173,7 +173,7 @@ _tdbg_kind() {
         'filter-logs -r'|'filter-logs --ranks') reply='RANGE' ;;
         'filter-logs -t'|'filter-logs --type') reply='NAME' ;;
         'filter-logs --log-level') reply='LOG_LEVEL' ;;
-        'filter-logs --steps'|'filter-logs --step') reply='RANGE' ;;
+        'filter-logs --steps') reply='RANGE' ;;
         'filter-logs --since') reply='TIME' ;;
         'filter-logs --until') reply='TIME' ;;
         'filter-logs -e'|'filter-logs --regex') reply='REGEX' ;;

@@ -27,7 +27,7 @@ OPTIONS: Options = {
     "level": Option(
         ("--log-level",), "LOG_LEVEL", "This level and above: DEBUG, STATS, INFO ...", old_names=("--level",)
     ),
-    "steps": Option(("--steps", "--step"), "RANGE", "These steps only: 100:200,500."),
+    "steps": Option(("--steps",), "RANGE", "These steps only: 100:200,500.", old_names=("--step",)),
     "since": Option(("--since",), "TIME", "From this time on, as the log writes it, or its beginning: 2026-11-21T03."),
     "until": Option(("--until",), "TIME", "Up to this time."),
     "regex": Option(("--regex", "-e"), "REGEX", "Only records that match this regular expression."),
