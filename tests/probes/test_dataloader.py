@@ -183,6 +183,7 @@ def test_indices_of_batches_that_workers_had_been_asked_for_are_unknown() -> Non
     loader_iter._next_index = record
     for _, labels in loader_iter:
         seen.append((feeds.pop_indices(loader_iter), labels.tolist()))
+    del loader_iter._next_index  # no cycle may keep the workers until the collector runs
     known = [number for number, (indices, _) in enumerate(seen) if indices]
     assert known == [4, 5, 6]  # the first one, and two for each worker, had been asked for
     assert all(seen[number][0] == list(range(8 * (number + 1), 8 * (number + 2))) for number in known)
