@@ -44,6 +44,7 @@ FLOORS = (
         "core.output_file",
         "core.ownership",
         "core.run_files",
+        "core.native_stack",
         "core.sink_files",
         "core.deprecation",
         "core.rule_base",
