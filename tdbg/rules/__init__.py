@@ -5,6 +5,7 @@ the ranks one after the other (offline) or mixed (live), so what it concludes mu
 between ranks: a finding already given out may be amended in place when another rank knows better.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tdbg.rules.view import View
 
 MAX_EVIDENCE = 12
+MAX_REPETITIONS = 8  # steps listed at which a process shows the same again
+AGAIN = "again at step"
 
 
 class Rule(RuleBase[Signals]):
@@ -64,20 +67,40 @@ class Rule(RuleBase[Signals]):
         given: what this rule gave out already, kept by the rule (empty or one). Ranks may be read in any
             order: a finding of an earlier step takes the place of the one given, in place.
         """
+        return self._report(given, new, None)
+
+    def report_from(self, process: ProcessDir, given: list[Finding], new: Finding) -> list[Finding]:
+        """`report_once` of what this process shows, which is not told as another process when it shows it again."""
+        return self._report(given, new, process)
+
+    def _report(self, given: list[Finding], new: Finding, process: ProcessDir | None) -> list[Finding]:
+        label = process.label if process is not None else ""
+        origins: dict[int, str] = vars(self).setdefault("_origins", {})  # finding given out -> label of its process
         if not given:
             given.append(new)
+            origins[id(new)] = label
             return [new]
         first = given[0]
+        is_same_process = process is not None and self._is_origin(first, process)
         if _get_order_key(new) < _get_order_key(first):
             old = Finding(**first.as_dict())
             overwrite_finding(first, new)
+            origins[id(first)] = label
             new = old
+        if is_same_process:
+            _add_repetition(first, new)
+            return []
         line = f"also {_describe_other(first, new)}" + (
             f" at step {new.first_step}" if new.first_step is not None else ""
         )
         if line not in first.evidence and len(first.evidence) < MAX_EVIDENCE:
             first.evidence.append(line)
         return []
+
+    def _is_origin(self, finding: Finding, process: ProcessDir) -> bool:
+        """True if the process made a finding that `report_once` gave out."""
+        origins: dict[int, str] = vars(self).get("_origins", {})
+        return origins.get(id(finding)) == process.label
 
     found = renamed_method("found", make_finding)
     once = renamed_method("once", report_once)
@@ -108,7 +131,7 @@ class PerProcessRule(Rule, ABC, Generic[S]):
         if not self.should_evaluate(event):
             return ()
         new = self.evaluate(process, self._states[process.label], event)
-        return self.report_once(self._given, new) if new is not None else ()
+        return self.report_from(process, self._given, new) if new is not None else ()
 
     def should_evaluate(self, event: Event) -> bool:
         """True for an event that `evaluate` is to be called with."""
@@ -133,7 +156,7 @@ class ObservingRule(PerProcessRule[S]):
             return super().feed(process, event)
         for seen in read_observations(event, self.observes):
             new = self.evaluate(process, self._states[process.label], seen)
-            return self.report_once(self._given, add_grade(new, seen)) if new is not None else ()
+            return self.report_from(process, self._given, add_grade(new, seen)) if new is not None else ()
         return ()
 
     def should_evaluate(self, event: Event) -> bool:
@@ -166,6 +189,19 @@ def _describe_other(first: Finding, new: Finding) -> str:
     if new.rank is None:
         return "in another process"
     return f"on rank {new.rank}" if new.rank != first.rank else "in another process of that rank"
+
+
+def _add_repetition(first: Finding, new: Finding) -> None:
+    """Add a later finding of the process to the line that lists their steps: ``again at steps 101 and 202``."""
+    if new.first_step is None or new.first_step == first.first_step:
+        return
+    place = next((n for n, line in enumerate(first.evidence) if line.startswith(AGAIN)), len(first.evidence))
+    before = [int(word) for line in first.evidence[place : place + 1] for word in re.findall(r"\d+", line)]
+    if place >= MAX_EVIDENCE or new.first_step in before or len(before) >= MAX_REPETITIONS:
+        return
+    *others, last = sorted([*before, new.first_step])
+    listed = f"s {', '.join(map(str, others))} and {last}" if others else f" {last}"
+    first.evidence[place : place + 1] = [AGAIN + listed]
 
 
 def _get_order_key(finding: Finding) -> tuple[int, int]:

@@ -24,7 +24,7 @@ class KindsRule(Rule, ABC):
         found: list[Finding] = []
         for seen in read_observations(event, self.observes):
             for kind, finding in self.evaluate(process, seen):
-                found += self.report_once(self._given[kind], add_grade(finding, seen))
+                found += self.report_from(process, self._given[kind], add_grade(finding, seen))
         return found
 
     def is_news(self, process: ProcessDir, kind: str) -> bool:

@@ -42,4 +42,4 @@ class LossRule(Rule):
             cause=fault.get("cause", ""),
             try_next=fault.get("try_next", ""),
         )
-        return self.report_once(self._given[fault.get("what", "")], add_grade(finding, report))
+        return self.report_from(process, self._given[fault.get("what", "")], add_grade(finding, report))

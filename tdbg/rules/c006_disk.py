@@ -51,7 +51,7 @@ class DiskNote(Rule):
             rank=process.rank,
             try_next="give more with --disk-budget",
         )
-        return self.report_once(self._given.setdefault(event.code, []), new)
+        return self.report_from(process, self._given.setdefault(event.code, []), new)
 
     def finish(self, view: View) -> Iterable[Finding]:
         yield from self._find_unseen(view)

@@ -88,7 +88,7 @@ class EvalNonFinite(Rule):
             try_next=_choose_advice(event),
             grade=Evidence.LOCAL.grade_word,
         )
-        return self.report_once(self._given[ran_in], new)
+        return self.report_from(process, self._given[ran_in], new)
 
     def finish(self, view: View) -> Iterable[Finding]:
         for ran_in, given in self._given.items():

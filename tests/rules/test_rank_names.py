@@ -216,6 +216,25 @@ def test_where_else_it_was_found(first: int | None, second: int | None, line: st
     assert given[0].evidence == [line]
 
 
+def test_what_one_process_shows_again_is_no_other_process(run_dir: RunDir) -> None:
+    rule = RULES["TD-M002"]()
+    given: list[Finding] = []
+    process, other = (ProcessDir(run_dir, run_dir.path / folder) for folder in ("rank0000", "other/vm-77"))
+    for where, step in ((process, 2), (process, 101), (other, 150), (process, 202), (process, 101), (process, 303)):
+        rule.report_from(where, given, rule.make_finding("x", first_step=step, rank=0))
+    assert given[0].first_step == 2
+    assert given[0].evidence == ["again at steps 101, 202 and 303", "also in another process of that rank at step 150"]
+
+
+def test_an_earlier_step_of_the_same_process_takes_the_place(run_dir: RunDir) -> None:
+    rule = RULES["TD-M002"]()
+    given: list[Finding] = []
+    process = ProcessDir(run_dir, run_dir.path / "rank0000")
+    for step in (7, 3):
+        rule.report_from(process, given, rule.make_finding("x", first_step=step, rank=0))
+    assert given[0].first_step == 3 and given[0].evidence == ["again at step 7"]
+
+
 def test_no_rule_writes_the_rank_of_a_process_by_itself() -> None:
     """`ProcessDir.display_name` is the one way: a rank that is None has no text."""
     folder = Path(inspect.getfile(Stream)).parents[1] / "tdbg" / "rules"
