@@ -42,12 +42,13 @@ class _Exit(NamedTuple):
 class RankExit(Rule):
     """Names the rank whose process ended badly first, with its own exit code or signal.
 
-    What it does: A launcher reports one code for all its ranks, and turns signals into 1. tdbg notes each child's
-    own status as its parent sees it and joins it with the rank. The first that ended badly is named; those the
-    launcher then terminated are evidence. A process that was killed cannot say how far it came: the step is that
-    of its last record, and it may have taken more. Silent where a traceback of that rank tells the reason
-    (TD-R003). A crash in native code is named with the line it was called from. A shell script's exit code may come from another of its commands, so it is not taken as the rank's;
-    128+N is, if the rank was cut off by signal N.
+    What it does: A launcher reports one code for all its ranks, and turns signals into 1. tdbg notes each
+    child's own status as its parent sees it and joins it with the rank. The first that ended badly is named;
+    those the launcher then terminated are evidence. A process that was killed cannot say how far it came: the
+    step is that of its last record, and it may have taken more. Silent where a traceback of that rank tells
+    the reason (TD-R003). A crash in native code is named with the line it was called from. A shell script's
+    exit code may come from another of its commands, so it is not taken as the rank's; 128+N is, if the rank
+    was cut off by signal N.
 
     Why it matters: Exit code 1 of a launcher says nothing; SIGKILL of rank 5 on one host says: memory.
 
