@@ -9,7 +9,10 @@ from tdbg.core.observations.augmentation import TransformSlow
 from tdbg.core.observations.dataloader import DataWait, SlowStart
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, Rule, read_observations
+from tdbg.rules import RULES, Rule, overwrite_finding, read_observations
+
+WINDOW = 64  # batches that a `DataWait` before the end speaks of
+TITLE_SHARE = 0.2  # of the run's time: a wait that took less in the end stays what it was found to be
 
 
 @RULES.add
@@ -31,10 +34,13 @@ class DataStarved(Rule):
     Example:
         TD-P002 warning: waiting for batches of Images (training) takes 71% of the time between them (median 48 ms
         each), 64% of the run's time, rank 0
+          Images.__getitem__: 83% of the time to fetch a sample in load (numpy/lib/_npyio_impl.py), called at
+          train.py:27
 
-    What to do: `num_workers` about the number of cores per rank; `persistent_workers=True` where passes are short;
-    `prefetch_factor` 4 where single batches are slow; decode and resize once, beforehand. More workers than cores
-    do not help.
+    What to do: Look at the line that it names first. Does `__getitem__` read a whole file for each sample? Decode
+    once, beforehand; map the file (`np.load(..., mmap_mode="r")`, one file that is read by slices); cache what is
+    read again. Then `num_workers` about the number of cores per rank; `persistent_workers=True` where passes are
+    short; `prefetch_factor` 4 where single batches are slow. More workers than cores do not help.
 
     Thresholds: DATALOADER.wait_share 0.5 over at least 20 batches; a median wait of 5 ms; from 50 batches or 5 s
     on; 20 % of the run's time; AUGMENTATION.slow_share 0.6.
@@ -48,10 +54,35 @@ class DataStarved(Rule):
 
     def __init__(self) -> None:
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
+        self._first_steps: dict[tuple[str, str], int] = {}  # process and dataset -> step of its first `DataWait`
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         for seen in read_observations(event, self.observes):
-            return self.report_once(self._given[seen.PART], self._make_input_finding(process, seen))
+            new = self._make_input_finding(process, seen)
+            if isinstance(seen, DataWait) and seen.run_over is not None:
+                first_step = self._first_steps.setdefault((process.label, seen.dataset), seen.step)
+                if first_step != seen.step or seen.run_over:
+                    return self._update_wait(process, seen, new, first_step)
+            return self.report_from(process, self._given[seen.PART], new)
+        return ()
+
+    def _update_wait(self, process: ProcessDir, seen: DataWait, new: Finding, first_step: int) -> Iterable[Finding]:
+        """Bring the figures of the finding up to date if it is of this process; what others added to it stays."""
+        given = self._given[seen.PART]
+        new.first_step = first_step
+        if not given or (self._is_origin(given[0], process) and not given[0].title.startswith(_format_opening(seen))):
+            return self.report_from(process, given, new)
+        first = given[0]
+        if self._is_origin(first, process) and first.first_step == first_step:
+            added = [line for line in first.evidence if line.startswith(("also ", "again "))]
+            if seen.whole_share is not None and seen.whole_share < TITLE_SHARE:
+                new.title = first.title
+                new.evidence.append(
+                    f"over the whole run: {seen.share:.0%} of the time between batches,"
+                    f" {seen.whole_share:.0%} of the run's time"
+                )
+            new.evidence += added
+            overwrite_finding(first, new)
         return ()
 
     def _make_input_finding(self, process: ProcessDir, seen: Observed) -> Finding:
@@ -63,19 +94,24 @@ class DataStarved(Rule):
         return self._make_transform_finding(process, seen)
 
     def _make_wait_finding(self, process: ProcessDir, seen: DataWait) -> Finding:
+        evidence = [
+            f"{seen.dataset}: waits of {seen.median_ms:.3g} ms median, {seen.p95_ms:.3g} ms p95,"
+            f" {seen.max_ms:.3g} ms at most, after {format_count(seen.count, 'batch')}",
+            _format_loader_setup(seen),
+        ]
+        advice = _advise_workers(seen)
+        if seen.slow_line:
+            evidence.insert(0, _format_slow_line(seen))
+            advice = f"look at {seen.slow_line}: decode once beforehand, map the file or cache it; then {advice}"
         return self.make_finding(
-            f"waiting for batches of {_format_loader(seen)} takes {seen.share:.0%} of the time between them"
+            f"{_format_opening(seen)} takes {seen.share:.0%} of the time between {_format_batches(seen)}"
             f" (median {seen.median_ms:.3g} ms each){_format_run_share(seen)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
-            evidence=[
-                f"{seen.dataset}: waits of {seen.median_ms:.3g} ms median, {seen.p95_ms:.3g} ms p95,"
-                f" {seen.max_ms:.3g} ms at most, after {format_count(seen.count, 'batch')}",
-                _format_loader_setup(seen),
-            ],
+            evidence=evidence,
             cause="batches are produced more slowly than they are used",
-            try_next=_advise_workers(seen),
+            try_next=advice,
         )
 
     def _make_start_finding(self, process: ProcessDir, seen: SlowStart) -> Finding:
@@ -110,9 +146,25 @@ def _format_loader(seen: DataWait | SlowStart) -> str:
     return f"{seen.dataset} ({seen.use})" if seen.use else seen.dataset
 
 
+def _format_opening(seen: DataWait) -> str:
+    return f"waiting for batches of {_format_loader(seen)}"
+
+
+def _format_batches(seen: DataWait) -> str:
+    """What the share of a wait is of: the last batches, or all; not told in runs recorded before it was known."""
+    return f"its last {format_count(min(seen.count, WINDOW), 'batch')}" if seen.run_over is False else "them"
+
+
 def _format_run_share(seen: DataWait) -> str:
     """Nothing in runs recorded before this was told."""
-    return f", {seen.whole_share:.0%} of the run's time" if seen.whole_share is not None else ""
+    until = f" up to step {seen.step}" if seen.run_over is False else ""
+    return f", {seen.whole_share:.0%} of the run's time{until}" if seen.whole_share is not None else ""
+
+
+def _format_slow_line(seen: DataWait) -> str:
+    """``Images.__getitem__: 83% of the time to fetch a sample in load (numpy/...), called at train.py:27``."""
+    inside = f"in {seen.slow_callee}, called at" if seen.slow_callee else "at"
+    return f"{seen.slow_function}: {seen.slow_share or 0.0:.0%} of the time to fetch a sample {inside} {seen.slow_line}"
 
 
 def _format_loader_setup(seen: DataWait | SlowStart) -> str:

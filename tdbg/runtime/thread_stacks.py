@@ -38,7 +38,7 @@ def get_frame(ident: int) -> FrameType | None:
 def locate_frame(frame: FrameType | None) -> str:
     """``train.py:41 in main``: the innermost line of the program's own, or of whatever runs."""
     own = frame
-    while own is not None and _is_foreign(own.f_code.co_filename):
+    while own is not None and is_foreign_file(own.f_code.co_filename):
         own = own.f_back
     found = own or frame
     if found is None:
@@ -46,7 +46,7 @@ def locate_frame(frame: FrameType | None) -> str:
     return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno} in {found.f_code.co_name}"
 
 
-def _is_foreign(file: str) -> bool:
+def is_foreign_file(file: str) -> bool:
     """True for the standard library, installed packages, tdbg and code without a file."""
     return file.startswith((*FOREIGN, OWN_FOLDER, "<")) or any(part in file for part in PACKAGES)
 

@@ -1,6 +1,7 @@
 """The flag DATALOADER: batches, waits, passes, labels, samplers and failing workers of real loaders."""
 
 import math
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import NonFinite, Observation
+from tdbg.core.guard import Guard
 from tdbg.probes import dataloader
-from tdbg.probes.dataloader import batch_contents, feeds
+from tdbg.probes.dataloader import batch_contents, feeds, fetch_lines
 from tdbg.probes.dataloader.feeds import Feeds, Waits, parse_loader_error
-from tdbg.runtime import tensors
+from tdbg.runtime import stack_sampler, tensors
 
 FEATURES = 48
 
@@ -424,6 +426,75 @@ def test_waiting_for_batches_needs_many_of_them(start_watch: Any, monkeypatch: p
         watched.monitor.detach()
     line = list_observations(watched, "WAIT")[0].values
     assert line["share"] > 0.5 and line["median_ms"] > 5 and line["workers"] == 0 and line["count"] >= 50
+
+
+class Reading(Numbers):
+    """Samples that one line takes long for, in a function of its own."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.read_file()
+        return super().__getitem__(index)
+
+    def read_file(self) -> None:
+        time.sleep(0.012)
+
+
+READ_LINE = Reading.read_file.__code__.co_firstlineno + 1
+
+
+def list_samplers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "tdbg-sampler"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_line_that_fetching_waits_in_is_named(start_watch: Any, workers: int) -> None:
+    how = "fork" if workers else None
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(
+        make_model(), DataLoader(Reading(64), batch_size=1, num_workers=workers, multiprocessing_context=how), 2
+    )
+    watched.monitor.finish_run()
+    lines = [event.values for event in list_observations(watched, "WAIT")]
+    assert lines[-1]["run_over"] is True and lines[-1]["count"] == 126
+    for line in lines:
+        assert line["slow_line"].endswith(f"test_dataloader.py:{READ_LINE}") and line["slow_share"] > 0.5
+        assert line["slow_function"] == "Reading.read_file" and line.get("slow_callee") is None
+    assert not list_samplers()
+
+
+def test_a_healthy_loader_is_not_sampled(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_sampler.StackSampler, "resume", lambda sampler: pytest.fail("sampled"))
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(make_model(), DataLoader(Numbers(256), batch_size=2))
+    watched.monitor.finish_run()
+    assert list_complaints(watched) == [] and not watched.failures
+
+
+def test_where_no_line_takes_a_third_nothing_is_said() -> None:
+    tally = fetch_lines._Tally()
+    places = [[f"train.py:{line}", "load", "", 0.1] for line in range(4)]
+    tally.add_message({"samples": 40, "places": places})
+    assert tally.find_slow_line() is None
+    tally.add_message({"samples": 40, "places": [["train.py:2", "load", "read (lib.py)", 0.3]]})
+    found = tally.find_slow_line()
+    assert found is not None and (found.where, found.callee) == ("train.py:2", "read (lib.py)")
+    assert found.share == pytest.approx(4 / 7)
+
+
+def test_time_outside_the_program_s_own_lines_names_none() -> None:
+    tally = fetch_lines._Tally()
+    tally.add_message({"samples": 64, "places": [["", "", "", 0.9], ["train.py:2", "load", "", 0.1]]})
+    assert tally.find_slow_line() is None
+
+
+def test_an_error_of_the_sampling_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    guard = Guard("dataloader", lambda part, error: told.append(f"{part}: {error}"))
+    sampler = stack_sampler.StackSampler(guard, lambda frame: (str(1 // 0),))
+    sampler.resume()
+    sampler._end.wait(5.0)
+    sampler.stop()
+    assert told == ["dataloader: integer division or modulo by zero"] and sampler.is_done and not list_samplers()
 
 
 def test_the_loader_that_is_waited_for_is_named(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,50 @@ def test_waiting_for_data(one_rank: Any, workers: int, cores: int, advice: str) 
     assert advice in finding.try_next and f"{cores} cores" in finding.evidence[1]
 
 
+SLOW = {"slow_line": "train.py:27", "slow_function": "Images.__getitem__", "slow_share": 0.83}
+
+
+@pytest.mark.parametrize(
+    ("callee", "words"),
+    [
+        ("load (numpy/io.py)", "a sample in load (numpy/io.py), called at train.py:27"),
+        (None, "a sample at train.py:27"),
+    ],
+)
+def test_waiting_names_the_slow_line(one_rank: Any, callee: str | None, words: str) -> None:
+    line = make_observation("WAIT", **{**WAIT, **SLOW, "slow_callee": callee})
+    finding = judge_only(run_after(one_rank, line), "TD-P002")
+    assert finding.evidence[0] == f"Images.__getitem__: 83% of the time to fetch {words}"
+    assert finding.try_next.startswith("look at train.py:27: ") and "num_workers=8" in finding.try_next
+
+
+def test_the_figures_of_a_wait_are_brought_up_to_date(one_rank: Any) -> None:
+    early = {**WAIT, "run_over": False, "count": 50, "whole_share": 0.77}
+    late = {**WAIT, "run_over": True, "count": 254, "whole_share": 0.92, "share": 0.93}
+    title = judge_only(run_after(one_rank, make_observation("WAIT", **early)), "TD-P002").title
+    assert "71% of the time between its last 50 batches" in title and "77% of the run's time up to step 3" in title
+    events = [make_observation("WAIT", step=step, **facts) for step, facts in ((3, early), (101, early), (256, late))]
+    finding = judge_only(run_after(one_rank, *events), "TD-P002")
+    assert "takes 93% of the time between them" in finding.title and "92% of the run's time, rank 0" in finding.title
+    assert "after 254 batches" in finding.evidence[0]
+    assert not [line for line in finding.evidence if line.startswith(("also", "again"))]
+
+
+def test_a_wait_that_was_soon_over_is_not_blown_up(one_rank: Any) -> None:
+    early = {**WAIT, "run_over": False, "count": 50, "whole_share": 0.77}
+    late = {**WAIT, "run_over": True, "count": 5000, "whole_share": 0.08, "share": 0.09}
+    events = [make_observation("WAIT", **early), make_observation("WAIT", step=5000, **late)]
+    finding = judge_only(run_after(one_rank, *events), "TD-P002")
+    assert "77% of the run's time up to step 3" in finding.title
+    assert "over the whole run: 9% of the time between batches, 8% of the run's time" in finding.evidence
+
+
+def test_waits_recorded_before_the_end_was_are_of_one_process(one_rank: Any) -> None:
+    events = [make_observation("WAIT", step=step, **WAIT) for step in (3, 101, 202)]
+    finding = judge_only(run_after(one_rank, *events), "TD-P002")
+    assert finding.evidence[-1] == "again at steps 101 and 202"
+
+
 def test_workers_that_start_anew(one_rank: Any) -> None:
     facts = {"starting": 0.6, "first_s": 1.2, "count": 3, "workers": 4, "persistent": False}
     finding = judge_only(run_after(one_rank, make_observation("START", **{**WAIT, **facts})), "TD-P002")

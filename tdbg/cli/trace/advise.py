@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 HELP = """Advise how to make a step shorter, with the evidence.
 
-    Every rule has a signal, a threshold and a source, and tells what could be gained at most. A rule whose signal is
-    not in the trace is skipped, with the reason on stderr; the profiler's own synchronisation never counts. Traces
+    Every rule has a signal, a threshold and a source, and tells what could be gained at most. Rules whose signal is
+    not in the trace are skipped; one line on stderr says why. The profiler's own synchronisation never counts. Traces
     without an accelerator get the rules for the CPU. With more than 8 ranks, only those that look slowest are read
     and named; --ranks chooses others.
 
@@ -68,6 +68,7 @@ def advise_traces(args: AdviseArgs) -> int:
 
 def _print_advice(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: bool) -> None:
     from tdbg.core.tables import safe
+    from tdbg.traces.rules import FAILED
 
     for one in advice:
         where = f", {one.trace}" if several and one.trace else ""
@@ -79,11 +80,27 @@ def _print_advice(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, se
         print_lines([safe(f"    thresholds: {one.threshold}; source: {one.source}")])
     if not advice:
         print_lines(["nothing to advise"])
+    skipped = [one for one in silent if not one.reason.startswith(FAILED)]
+    if skipped:
+        print_messages(safe(_format_skipped(skipped)))
+    for failed in silent:
+        if failed not in skipped:
+            print_messages(safe(f"{failed.code}: {failed.reason}"))
+
+
+def _format_skipped(silent: "Sequence[Abstain]") -> str:
+    """One line for all rules that had no signal: how many, and why."""
+    from tdbg.core.tables import format_count
+
     reasons: dict[str, list[str]] = {}
-    for other in silent:
-        reasons.setdefault(other.reason, []).append(other.code)
+    for one in silent:
+        reasons.setdefault(one.reason, []).append(one.code)
+    described = []
     for reason, codes in reasons.items():
-        print_messages(safe(f"{', '.join(codes)}: {reason}"))
+        first, *others = dict.fromkeys(codes)
+        described.append(f"{reason} ({first}{f' and {len(others)} more' if others else ''})")
+    count = len({one.code for one in silent})
+    return f"{format_count(count, 'rule')} skipped, --json names them: {'; '.join(described)}"
 
 
 def _print_json(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", left: "Sequence[int]") -> None:

@@ -149,10 +149,13 @@ class DataWait(LoaderSettings):
     LEVEL = "W"
 
     use: str = doc("training or evaluation: whether its batches led to updates", "")
-    share: float = doc("share of the time of the last 64 batches spent waiting, 0 to 1", 0.0)
+    share: float = doc(
+        "share of the time of the last 64 batches spent waiting, 0 to 1; once the run is over, of all batches", 0.0
+    )
     whole_share: float | None = doc(
         "share of the time since the first batch of any loader spent waiting for this loader, 0 to 1"
     )
+    run_over: bool | None = doc("true for the line that is written as the run ends, with the shares of all of it")
     count: int = doc("waits measured so far", 0)
     cores: int = doc("number of CPU cores this process may use", 0)
     median_ms: float = doc(
@@ -160,6 +163,12 @@ class DataWait(LoaderSettings):
     )
     p95_ms: float = doc("95th percentile of these waits", 0.0)
     max_ms: float = doc("longest of these waits", 0.0)
+    slow_line: str | None = doc(
+        "file:line of the program's own that takes most of the time to fetch samples, if it takes a third or more"
+    )
+    slow_function: str | None = doc("the function of that line")
+    slow_callee: str | None = doc("the function that the line calls most of that time, and its file")
+    slow_share: float | None = doc("the line's share of the time to fetch samples, 0 to 1")
 
     def text(self) -> str:
         """Both shares, and the number of workers."""

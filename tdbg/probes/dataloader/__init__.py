@@ -30,6 +30,7 @@ from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.dataloader.batch_contents import Part, Prints
 from tdbg.probes.dataloader.feeds import (
     ENOUGH,
+    ENOUGH_TO_ASK,
     Feed,
     Feeds,
     Pass,
@@ -45,6 +46,7 @@ from tdbg.probes.dataloader.feeds import (
     read_loader_settings,
     sampler_epoch,
 )
+from tdbg.probes.dataloader.fetch_lines import FetchLines
 from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
@@ -83,10 +85,11 @@ class DataLoading(Probe):
     Emits:  LOADER once a loader; BATCH on sampled batches, for a level alone in every other step (RANGE a
             step late for those on an accelerator); EPOCH at the end of a pass; WAIT, REPEAT, CONSTANT, NONFINITE,
             LABELS, SAMPLER and ERROR where there is cause.
-    Cost:   two microseconds a batch; a look at a batch 0.1 to 1 ms, sampled.
-    Limits: with workers the wait is seen, not the time a worker took. Of batches on an accelerator shapes and,
-            a step late, the range; no labels, fingerprints or equal samples. Loaders other than torch's own
-            are not seen. How long a dataset took to build is known only as the time up to its loader.
+    Cost:   two microseconds a batch, half of one a fetch; a look at a batch 0.1 to 1 ms, sampled. Once a loader is
+            waited for, 64 samples of the stack of whoever fetches, 20 us each, from a thread that then ends.
+    Limits: with workers the wait is seen, not the time a worker took; the slow line of forked workers alone. Of
+            batches on an accelerator shapes and, a step late, the range; no labels, fingerprints or equal samples.
+            Loaders other than torch's own are not seen. How long a dataset took to build is known only as the time up to its loader.
     """
 
     name = "dataloader"
@@ -111,6 +114,7 @@ class DataLoading(Probe):
         super().__init__(monitor)
         self._feeds = Feeds()
         self._prints = Prints()
+        self._lines_of_fetches = FetchLines(self.guard)
         self._reset_state()
 
     def _reset_state(self) -> None:
@@ -125,7 +129,12 @@ class DataLoading(Probe):
         self._bad: dict[int, BadValues] = {}  # step -> what was not finite in a batch of it
 
     def forked(self) -> None:
+        self._lines_of_fetches.forked()
         self._reset_state()
+
+    def detach(self) -> None:
+        self._lines_of_fetches.close()
+        super().detach()
 
     # where it stands
 
@@ -134,6 +143,18 @@ class DataLoading(Probe):
         self.patch_at("pass-begins", before=self._handle_pass_start)
         self.patch_at("batch-asked-for", after=self._handle_requested_batch)
         self.patch_at("batch-failed", raised=self._handle_raised_error)
+        self.patch_at("workers-begin", before=self._handle_worker_start)
+        self.patch_at("fetch", before=self._handle_fetch, after=self._handle_fetched, raised=self._handle_fetched)
+
+    def _handle_worker_start(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        if not is_in_worker():
+            self._lines_of_fetches.prepare_workers()
+
+    def _handle_fetch(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+        self._lines_of_fetches.fetch_begins(args[0])
+
+    def _handle_fetched(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+        self._lines_of_fetches.fetch_ended()
 
     def _handle_construction(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
@@ -177,7 +198,9 @@ class DataLoading(Probe):
         current.wait_s += wait_s
         feed.waited_s += wait_s
         feed.trains = feed.trains or self.monitor.step > current.step
-        if feed.waits.is_due():
+        if feed.waits.count % ENOUGH_TO_ASK == 0:
+            self._ask_for_line(feed, now)
+        if feed.waits.is_due() or feed.is_held_back:
             self._judge_waits(feed, now)
         if feed.trained_epoch is not None and self.monitor.step > current.step:
             self._judge_sampler(feed, current)
@@ -411,24 +434,39 @@ class DataLoading(Probe):
         """The dataset's indices of these positions of the batch, where they are known."""
         return [self._indices[row] for row in rows if row < len(self._indices)]
 
+    def _ask_for_line(self, feed: Feed, now: float) -> None:
+        """Does the program seem to wait for this loader? Then whoever fetches its samples is to say in which line."""
+        if feed.waited_s >= WHOLE_SHARE * self._feeds.elapsed_s(now) and feed.waits.seems_starved(
+            self.threshold("wait_share")
+        ):
+            self._lines_of_fetches.request_line(feed.name, now)
+
     def _judge_waits(self, feed: Feed, now: float, at_the_end: bool = False) -> None:
         """Does the program wait for this loader, and for so long that it is worth a word?
 
         An evaluation that comes before all training (a try-out of the validation, say) is no measure of the run.
         """
-        waits, elapsed_s = feed.waits, self._feeds.elapsed_s(now)
-        whole_share = feed.waited_s / elapsed_s
-        if whole_share < WHOLE_SHARE or not waits.is_starved(self.threshold("wait_share")):
+        feed.is_held_back = False
+        elapsed_s = self._feeds.elapsed_s(now)
+        if feed.waited_s < WHOLE_SHARE * elapsed_s or not feed.waits.is_starved(self.threshold("wait_share")):
             return
         if not (self.monitor.step or at_the_end or elapsed_s > LONG_EVALUATION_S):
             return
+        if not at_the_end and self._lines_of_fetches.is_pending(feed.name, now):
+            feed.is_held_back = True
+            return
+        self._emit_wait(feed, now, run_over=at_the_end)
+
+    def _emit_wait(self, feed: Feed, now: float, *, run_over: bool) -> None:
+        waits = feed.waits
         waits.said_at = waits.count
         median_ms, p95_ms, max_ms = feed.wait_quantiles_ms()
         wait = DataWait(
             dataset=feed.name,
             use=feed.batch_use,
-            share=round(waits.compute_share(), 3),
-            whole_share=round(whole_share, 3),
+            share=round(waits.compute_whole_share() if run_over else waits.compute_share(), 3),
+            whole_share=round(feed.waited_s / self._feeds.elapsed_s(now), 3),
+            run_over=run_over,
             count=waits.count,
             cores=count_cores(),
             median_ms=median_ms,
@@ -436,13 +474,19 @@ class DataLoading(Probe):
             max_ms=max_ms,
             **feed.setup,
         )
+        slow = self._lines_of_fetches.take_slow_line(feed.name)
+        if slow is not None:
+            wait.slow_line, wait.slow_function, wait.slow_callee = slow.where, slow.function, slow.callee or None
+            wait.slow_share = round(slow.share, 3)
         self.emit(wait)
 
     def run_ends(self) -> None:
-        """A program that only evaluates is judged by all of it."""
+        """What was said of waits is brought up to date; a program that only evaluates is judged by all of it."""
         now = time.perf_counter()
         for feed in self._feeds:
-            if not self.monitor.step and not feed.waits.said_at:
+            if 0 < feed.waits.said_at < feed.waits.count:
+                self._emit_wait(feed, now, run_over=True)
+            elif not feed.waits.said_at and (feed.is_held_back or not self.monitor.step):
                 self._judge_waits(feed, now, at_the_end=True)
 
     def _judge_starts(self, feed: Feed, loader_iter: "BatchIterator", now: float) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WINDOW = 64  # batches whose waits are judged together
 TIMES = 256  # waits whose spread is told
 ENOUGH = 20  # batches before anything is said of waits
+ENOUGH_TO_ASK = 10  # and before the reason is looked for
 MOST = 0.6  # of the batches in the window must have been waited for
 LEAST_BATCHES, LEAST_S = 50, 5.0  # a run that is over before both has nothing to gain from a faster loader
 FLOOR_S = 0.005  # shorter waits are nobody's trouble
@@ -42,6 +43,7 @@ class Waits:
         self.count = 0
         self.said_at = 0
         self.lasted_s = 0.0  # all times from batch to batch
+        self.waited_s = 0.0  # and the waits in them
         self._window: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW)
         self._last_at = 0.0
 
@@ -54,6 +56,7 @@ class Waits:
         gap_s = max(now - self._last_at, wait_s)
         self.count += 1
         self.lasted_s += gap_s
+        self.waited_s += wait_s
         self._window.append((wait_s, gap_s, idle))
         self._last_at = now
 
@@ -66,6 +69,10 @@ class Waits:
         total = sum(gap for _, gap, _ in self._window)
         return sum(wait for wait, _, _ in self._window) / total if total > 0 else 0.0
 
+    def compute_whole_share(self) -> float:
+        """The same over all batches."""
+        return self.waited_s / self.lasted_s if self.lasted_s > 0 else 0.0
+
     def median_s(self) -> float:
         """The median wait."""
         waits = sorted(wait for wait, _, _ in self._window)
@@ -74,6 +81,12 @@ class Waits:
     def is_starved(self, bound: float) -> bool:
         """True if most of the last batches took ``bound`` of their time in waiting, with an idle device."""
         if len(self._window) < ENOUGH or (self.count < LEAST_BATCHES and self.lasted_s < LEAST_S):
+            return False
+        return self.seems_starved(bound)
+
+    def seems_starved(self, bound: float) -> bool:
+        """The same, after fewer batches: reason enough to find out why, not to say so."""
+        if len(self._window) < ENOUGH_TO_ASK:
             return False
         if self.median_s() < FLOOR_S or self.compute_share() < bound:
             return False
@@ -113,6 +126,7 @@ class Feed:
         self.begun_at = 0.0
         self.starts_s = 0.0  # spent in waiting for the first batches of passes
         self.waited_s = 0.0  # and for all batches
+        self.is_held_back = False  # what is to be said of its waits, until its slow line is known
         self.trains = False  # updates were made of its batches
         self.setup: dict[str, Any] = {}  # how its loader is set up
         self.width: int | None = None  # classes of the model that takes the labels; 0 where its output fits none

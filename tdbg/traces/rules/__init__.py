@@ -41,6 +41,9 @@ class Advice:
     gain: float | None = None
 
 
+FAILED = "the rule failed: "  # how the reason of a rule begins that raised
+
+
 @dataclass(frozen=True, slots=True)
 class Abstain:
     """Why a rule says nothing: its signal is not in the trace, or it is about something that is not there."""
@@ -187,7 +190,7 @@ def evaluate_traces(
     failed: list[Abstain] = []
 
     def record_failure(made: tuple[type[Rule], View], error: Exception) -> None:
-        failed.append(Abstain(made[0].code, f"the rule failed: {type(error).__name__}: {error}"[:200]))
+        failed.append(Abstain(made[0].code, f"{FAILED}{type(error).__name__}: {error}"[:200]))
 
     pairs = [
         (rule, View(summary, "" if rule.per_run else label, ranks or {}, thresholds))

@@ -19,7 +19,9 @@ class InputBound(Rule):
     it has nothing to do, since a wait that is hidden costs nothing. Below ``input_floor_ms`` a step (the longest wait left out) it is
     silent: to hand a batch over from a worker takes as long, so nothing that is advised here could make it shorter. Where most of
     the wait is for a loader without workers, TD-P102 speaks.
-    What to do: more workers, persistent_workers=True, prefetch_factor=4, cheaper transforms.
+    What to do: more workers, persistent_workers=True, prefetch_factor=4; a cheaper ``__getitem__`` (does it read a
+    whole file for each sample? decode once, map the file, cache it), cheaper transforms. A trace does not show what
+    workers do: `tdbg run` names the line that takes their time (TD-P002).
     """
 
     code = "TD-P101"
@@ -36,7 +38,7 @@ class InputBound(Rule):
         if severity is None or mostly_alone(waits):
             return None
         title = f"{share:.0%} of a step is spent waiting for input"
-        hint = "more num_workers, or cheaper transforms; persistent_workers=True, prefetch_factor=4"
+        hint = "more num_workers, or a cheaper __getitem__ (decode once, mmap, cache); persistent_workers=True, prefetch_factor=4"
         return self.advise(view, severity, title, describe_loader_waits(view, waits), hint, share)
 
     def grade_waits(self, view: View) -> tuple[str | None, float]:
