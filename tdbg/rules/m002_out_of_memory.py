@@ -21,7 +21,7 @@ class OutOfMemory(ObservingRule[None]):
     Why it matters: The error itself names the last allocation, which is seldom the one that is too large.
 
     Example:
-        TD-M002 error: out of device memory at step 12, rank 0: 4,295 MB were asked for
+        TD-M002 error: out of device memory at step 12, rank 0: 4,295 MB were asked for at model.py:88
 
     What to do: If activations dominate: a smaller batch with accumulation, activation checkpointing, bfloat16. If
     optimizer state does: a sharded or 8-bit optimizer. If memory is reserved but not allocated: fragmentation, try
@@ -38,6 +38,8 @@ class OutOfMemory(ObservingRule[None]):
 
     def evaluate(self, process: ProcessDir, state: None, seen: AllocationFailed) -> Finding | None:
         asked = f": {seen.tried_mb:,.0f} MB were asked for" if seen.tried_mb else ""
+        where = f" at {seen.line}" if seen.line else ""
+        too_large = bool(seen.tried_mb and seen.total_mb and seen.tried_mb > seen.total_mb)
         held = [
             f"{name} {format_figure(mb)} MB" for name, mb in seen.collect_held_mb().items() if mb and name != "buffers"
         ]
@@ -50,7 +52,7 @@ class OutOfMemory(ObservingRule[None]):
         }
         use = [f"{name} {format_figure(mb)} MB" for name, mb in in_use.items() if mb is not None]
         return self.make_finding(
-            f"out of {seen.kind} memory at step {seen.step}, {process.display_name}{asked}",
+            f"out of {seen.kind} memory at step {seen.step}, {process.display_name}{asked}{where}",
             first_step=seen.step,
             rank=process.rank,
             phase="train",
@@ -61,6 +63,14 @@ class OutOfMemory(ObservingRule[None]):
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
                 *([f"the allocator's snapshot: {process.label}/{seen.snapshot}"] if seen.snapshot else []),
             ],
-            cause="the largest consumers are listed above",
-            try_next="use a smaller batch with accumulation, activation checkpointing, or lower precision",
+            cause=(
+                f"this one allocation is larger than all the memory of the {seen.kind}, {seen.total_mb:,.0f} MB"
+                if too_large
+                else "see what is alive, the largest first: `tdbg report` lists it"
+            ),
+            try_next=(
+                "look at the shape that this line computes"
+                if too_large
+                else "use a smaller batch with accumulation, activation checkpointing, or lower precision"
+            ),
         )

@@ -40,6 +40,17 @@ def program_line(frame: FrameType | None) -> str:
     return f"{short_path(found.f_code.co_filename)}:{found.f_lineno}" if found is not None else ""
 
 
+def raising_line(error: BaseException) -> str:
+    """``file:line`` of the program at which the error arose, or that called into torch or tdbg for it."""
+    place, found = error.__traceback__, ""
+    while place is not None:
+        file = place.tb_frame.f_code.co_filename
+        if not file.startswith((TORCH, OWN_FOLDER, "<")):
+            found = f"{short_path(file)}:{place.tb_lineno}"
+        place = place.tb_next
+    return found
+
+
 @lru_cache(maxsize=1024)
 def short_path(file: str) -> str:
     """A file below the working directory (as it was at first) without that directory, any other as it is."""

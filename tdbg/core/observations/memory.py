@@ -143,6 +143,8 @@ class AllocationFailed(MemoryReading, _HeldMemory):
 
     error: str = doc("what was raised, shortened", "")
     tried_mb: float | None = doc("size of the allocation that failed")
+    total_mb: float | None = doc("all the memory that the device, or the machine or container, has")
+    line: str = doc("line of the program at which it failed", "")
     kind: str = doc("host or device", "host")
     top: list[str] = doc("the largest live tensors, at most eight kinds", factory=list)
     snapshot: str = doc("file with the allocator's snapshot", "")

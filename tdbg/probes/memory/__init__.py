@@ -23,6 +23,7 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.memory import host_memory, live_tensors
 from tdbg.probes.memory.growth import Growth, Series
 from tdbg.probes.memory.live_tensors import Census, Kind, is_out_of_memory
+from tdbg.runtime import code_places
 from tdbg.runtime.module_sampler import ModuleSampler, SampleRequest
 from tdbg.runtime.root_modules import clean_path, unwrap_module
 from tdbg.runtime.tensors import count_bytes
@@ -411,13 +412,16 @@ class Memory(Probe):
         self._ooms += 1
         self.monitor.become_rank_now()
         step, on_host = self.monitor.step + 1, "DefaultCPUAllocator" in str(error) or isinstance(error, MemoryError)
+        on_device = torch.cuda.is_initialized() and not on_host
         failed = AllocationFailed(
             **_read_memory(),
             host_peak_mb=host_memory.peak_mb(),
             **self._collect_holdings(),
             error=f"{type(error).__name__}: {error}"[:300],
             tried_mb=_tried_mb(str(error)),
-            kind="host" if on_host or not torch.cuda.is_initialized() else "device",
+            total_mb=_total_mb(on_device=on_device),
+            line=code_places.raising_line(error),
+            kind="device" if on_device else "host",
             top=self._list_largest_tensors(),
             snapshot=self._write_snapshot(step),
         )
@@ -454,6 +458,14 @@ def _read_memory() -> dict[str, Any]:
         if stats.get("num_ooms"):
             found["ooms"] = stats["num_ooms"]
     return found
+
+
+def _total_mb(*, on_device: bool) -> float | None:
+    """All the memory there is: of the device that the program uses now, or of the machine or container."""
+    if on_device:
+        return round(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / MB, 1)
+    room = host_memory.find_memory_limit()
+    return round(room.limit_mb, 1) if room is not None else None
 
 
 def _tried_mb(message: str) -> float | None:
