@@ -144,17 +144,17 @@ class Probe(Listener):
 
         before(args, kwargs); after(seconds, args, kwargs, result); raised(seconds, args, kwargs, error): each is
         timed, booked on this probe and guarded. Nothing is called once the probe is off, while a batch is run
-        again, or inside a compiled region. Put back when the probe is detached.
+        again, inside a compiled region, or while a CUDA graph is captured. Put back when the probe is detached.
         """
         import torch
 
-        from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+        from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, is_capturing
 
         guard = self.guard
 
         def make_wrapper(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if not self.on or torch.compiler.is_compiling() or self.monitor.rerunning:
+                if not self.on or torch.compiler.is_compiling() or self.monitor.rerunning or is_capturing():
                     return original(*args, **kwargs)
                 if before is not None:
                     call_outside_compiler(guard.call_guarded, self._run_timed, before, args, kwargs)

@@ -12,6 +12,7 @@ from torch import Tensor
 from tdbg.core.events import NO_BACKWARD, Number, Params, Step, number
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime import tensors
+from tdbg.runtime.deferred_reads import read_soon
 from tdbg.runtime.root_modules import Names
 from tdbg.runtime.tensors import find_bad_values, is_sharded, local_elements
 from tdbg.runtime.torch_compat import norms_of
@@ -30,6 +31,8 @@ NO_BACKWARD_TEXT = (
     "several updates in a row had no call of torch.autograd.backward (torch.autograd.grad, torch.func, a direct call of the"
     " engine): the loss was not checked there; their gradients were, before the updates that were watched"
 )
+# So long norms from a device are waited for: it finishes the last kernels of backward, or it is far behind.
+PATIENCE_S, INSPECTION_PATIENCE_S = 1e-4, 2e-3
 STEPS_BY_HAND = 3  # in a row, until a run counts as one without backward passes
 
 
@@ -155,7 +158,7 @@ class GradientNorms(Probe):
         grads = [local_elements(grad) for _, grad in chosen]
         self._sharded = is_sharded(chosen[0][1])
         if not all(map(tensors.on_host, grads)):
-            self._keep_on_device(parameters, indices, grads, everything and main)
+            self._keep_on_device(parameters, indices, grads, everything, main)
         else:
             self._read_norms(parameters, indices, grads, everything, main)
         self.monitor.budget.record_cost("full" if everything else "small", time.perf_counter() - begun)
@@ -167,6 +170,12 @@ class GradientNorms(Probe):
         scale = _fused_scale(self.monitor.in_update)
         if scale != 1.0:
             norms = [norm / scale for norm in norms]
+        self._judge_norms(parameters, indices, norms, everything, main)
+
+    def _judge_norms(
+        self, parameters: list[Tensor], indices: list[int], norms: list[float], everything: bool, main: bool
+    ) -> None:
+        """Norms are at hand before the update."""
         total = math.sqrt(sum(norm * norm for norm in norms))
         finite = math.isfinite(total)
         if not finite and self.monitor.scaling and _scaler_will_judge(self.monitor.in_update):
@@ -199,17 +208,19 @@ class GradientNorms(Probe):
             self.monitor.alarm.bad_gradients(bad)
         return bool(bad)
 
-    def _keep_on_device(self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], keep: bool) -> None:
+    def _keep_on_device(
+        self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], everything: bool, main: bool
+    ) -> None:
         norms = tensors.compute_norms(grads)
         scale = getattr(self.monitor.in_update, "grad_scale", None)
         if isinstance(scale, Tensor):  # a fused optimizer unscales as it updates
             norms = norms / scale.to(norms.device)
-        judged = self.monitor.scaling and _scaler_will_judge(self.monitor.in_update)
-        if self.monitor.settings.stop_before_update and not judged:
-            values = norms.tolist()
-            suspects = [i for i, norm in zip(indices, values, strict=True) if not math.isfinite(norm)]
-            if suspects:
-                self._confirm_suspects(parameters, suspects)
+        patience_s = INSPECTION_PATIENCE_S if self.monitor.inspection.is_open else PATIENCE_S
+        values = norms.tolist() if self.monitor.settings.stop_before_update else read_soon(norms, patience_s)
+        if values is not None:
+            self._judge_norms(parameters, indices, values, everything, main)
+            return
+        judged, keep = self.monitor.scaling and _scaler_will_judge(self.monitor.in_update), everything and main
         names = [self.name_of(parameters[index]) for index in indices]
         self.monitor.read_late(norms, _LateNorms(self, indices, len(parameters), names, keep, judged))
         self._looked = "all" if keep else "some"
@@ -299,7 +310,8 @@ class _LateNorms:
                 record.grad_norms = compact_norms(norms)
         if not math.isfinite(total) and not self.judged:  # GradScaler skips such an update: no fault
             bad = [name for name, value in zip(self.names, values, strict=True) if not math.isfinite(value)]
-            self.probe.monitor.alarm.bad_late(bad or self.names, record)
+            kind = "nan" if any(map(math.isnan, values)) else ("inf" if bad else "")
+            self.probe.monitor.alarm.bad_late(bad or self.names, record, kind)
 
 
 def _scaler_will_judge(optimizer: object) -> bool:

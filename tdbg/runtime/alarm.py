@@ -86,7 +86,7 @@ class Alarm:
         self._stops = stop_before_update
 
     def bad_loss(self, value: float) -> None:
-        """The loss is not finite and backward has not run: the weights are as they were in forward."""
+        """The loss is not finite and no update has been made of it: the weights are as they were in forward."""
         self._ask_for_causes(self._state.step + 1)
         self._dispatch_report("report_loss", value)
         if self._stops:
@@ -108,11 +108,11 @@ class Alarm:
         if self._stops:
             raise StopBeforeUpdate
 
-    def bad_late(self, names: list[str], record: Step | None) -> None:
+    def bad_late(self, names: list[str], record: Step | None, kind: str = "") -> None:
         """Values read one step late are not finite; the weights have been updated since."""
         if not names:
             self._ask_for_causes(record.step if record is not None else self._state.step)
-        self._dispatch_report("report_late", names, record)
+        self._dispatch_report("report_late", names, record, kind)
 
     def _ask_for_causes(self, step: int) -> None:
         """Have probes say what made a loss bad, before the first-bad report tells of its consequences."""

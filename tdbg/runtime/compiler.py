@@ -10,6 +10,8 @@ Tests pin the counts; where torch has no such functions the guard remains.
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
+
 from tdbg.core.frames import is_own_code
 from tdbg.runtime.torch_compat import set_eval_frame, skip_code
 
@@ -40,3 +42,8 @@ def call_outside_compiler(function: Callable[..., Result], *args: object) -> Res
         return function(*args)
     finally:
         set_eval_frame(before)
+
+
+def is_capturing() -> bool:
+    """True while a CUDA graph is captured: Python runs only then, and nothing may be launched, read or waited for."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -18,7 +18,7 @@ from tdbg.runtime.alarm import Attention
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
-from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
+from tdbg.runtime.last_loss import MAX_PARTS, LastLoss, is_small_loss
 from tdbg.runtime.state import State
 from tdbg.runtime.torch_compat import active_modes, count_dispatch_modes, count_function_modes, unseen_by_subclasses
 
@@ -107,7 +107,8 @@ class FastPath:
         losses, self._losses = self._losses, []
         if losses:
             self._state.glances += len(losses)
-            self._state.attended = self._state.step + 1  # up to here the weights were good
+            if type(losses[-1]) is float:
+                self._state.attended = self._state.step + 1  # up to here the weights were good
             self._last.running += losses
         calls, self._calls = self._calls, []
         for held, args, kwargs in calls:
@@ -157,11 +158,19 @@ class FastPath:
             try:
                 if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
                     try:
+                        loss: Tensor | float
                         if (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None) and (
-                            type(tensors) is Tensor and tensors.is_cpu and not state.scaling and state.in_update is None
+                            type(tensors) is Tensor
+                            and not state.scaling
+                            and state.in_update is None
+                            and len(self._losses) < MAX_PARTS
                         ):
-                            loss = tensors.item()
-                            is_usual = LOWEST <= loss <= self._loss_bound and len(self._losses) < MAX_PARTS
+                            if tensors.is_cpu:
+                                loss = tensors.item()
+                                is_usual = LOWEST <= loss <= self._loss_bound
+                            else:  # whose value nobody waits for; held for the end of the run
+                                loss = tensors.detach()
+                                is_usual = tensors.is_cuda and self._loss_bound == HIGHEST and is_small_loss(loss)
                         else:
                             is_usual = False
                     except BaseException as error:  # a loss that shows no value, or one that has no order
@@ -260,10 +269,11 @@ class FastPath:
                     self._skipped += 1
                     self.steps_left -= 1
                     if self._losses:
-                        state.attended = step
                         last = self._last
                         last.step, last.done, self._losses = step, self._losses, []
-                        last.recent.append(last.done)
+                        if type(last.done[-1]) is float:
+                            state.attended = step
+                            last.recent.append(last.done)
                     if self._calls:
                         self._calls.clear()
                     return

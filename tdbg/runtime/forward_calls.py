@@ -12,8 +12,10 @@ from torch import nn
 
 from tdbg.core.events import Event, Step
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
+from tdbg.runtime.compiler import is_capturing
 from tdbg.runtime.cost_reports import CostReports
 from tdbg.runtime.criteria import is_criterion
+from tdbg.runtime.device_losses import DeviceLosses
 from tdbg.runtime.dispatcher import ProbeDispatcher
 from tdbg.runtime.duty_cycle import DutyCycle
 from tdbg.runtime.event_buffer import EventBuffer
@@ -83,6 +85,9 @@ class KeptCalls:
     def retire_calls(self, *, pending: bool) -> None:
         """The step has ended; if values of it are pending, small calls stay until those have arrived."""
         self.late = [call for call in self._calls if call.is_small()] if pending else []
+        for call in self.late:  # what it returned served a look before the update
+            call.outputs.clear()
+            call.output_grads.clear()
         self._calls.clear()
 
     @contextlib.contextmanager
@@ -170,7 +175,7 @@ class Evaluations:
 class RootCalls:
     """Stands before and after every call of a hooked root: watches the outer one, where that is affordable.
 
-    on_device: keep the gradients at a root's outputs on an accelerator as well.
+    on_device: keep the gradients at a root's outputs on an accelerator as well, however large.
     """
 
     def __init__(
@@ -185,6 +190,7 @@ class RootCalls:
         kept: KeptCalls,
         evaluations: Evaluations,
         duty: DutyCycle,
+        device_losses: DeviceLosses,
         *,
         on_device: bool,
     ) -> None:
@@ -198,6 +204,7 @@ class RootCalls:
         self._kept = kept
         self._evaluations = evaluations
         self._duty = duty
+        self._device_losses = device_losses
         self._on_device = on_device
         self._threads = _Threads()
         self._asked = False  # the call that runs is watched for a probe alone, which asked for it
@@ -215,6 +222,7 @@ class RootCalls:
         try:
             if not self._threads.calls and is_criterion(module, args, kwargs or {}):
                 return  # called beside the model, and no root
+            self._device_losses.begin_forward(state.step + 1)
             if self._may_watch(module, begun):
                 call = Call.capture_call(module, args, kwargs or {})
                 if call is not None:
@@ -339,11 +347,6 @@ class _Threads(threading.local):
     def __init__(self) -> None:
         self.calls: list[tuple[Call, float]] = []
         self.raised = False  # the last watched call has
-
-
-def is_capturing() -> bool:
-    """True while a CUDA graph is captured: Python hooks run only then, and must do nothing."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _is_loader_worker() -> bool:

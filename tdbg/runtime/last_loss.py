@@ -39,8 +39,7 @@ class LastLoss:
             self.running.append(loss.item())
             return
         held = loss.detach()
-        small = held.layout == torch.strided and held.untyped_storage().nbytes() <= HELD_BYTES
-        self.running.append(held if small else held.clone())
+        self.running.append(held if is_small_loss(held) else held.clone())
 
     def add_value(self, loss: float) -> None:
         """A loss is sent backward, whose value was read for another reason."""
@@ -73,6 +72,11 @@ class LastLoss:
         if values is None:
             return None
         return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+
+
+def is_small_loss(loss: Tensor) -> bool:
+    """True if one number may be held without keeping a large storage behind it."""
+    return loss.numel() == 1 and loss.layout == torch.strided and loss.untyped_storage().nbytes() <= HELD_BYTES
 
 
 def _may_read(losses: list[Tensor | float]) -> bool:

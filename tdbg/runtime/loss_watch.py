@@ -3,6 +3,7 @@
 import cmath
 import math
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from tdbg.core.events import Step, number
 from tdbg.runtime import tensors
 from tdbg.runtime.alarm import Alarm
 from tdbg.runtime.budget import Budget
+from tdbg.runtime.device_losses import DeviceLosses
 from tdbg.runtime.dispatcher import ProbeDispatcher
 from tdbg.runtime.duty_cycle import DutyCycle
 from tdbg.runtime.forward_calls import KeptCalls, RootCalls
@@ -22,9 +24,12 @@ from tdbg.runtime.step_record import Recorder
 
 
 class LossWatch:
-    """Stands around every backward. A loss on the host is read at once, one on an accelerator a step late.
+    """Stands around every backward. A loss on the host is read at once; one on a CUDA device before the update.
+
+    Where the device is too far behind for that, and on other accelerators, it is read a step late.
 
     at_once: read every loss before its backward, whatever it waits for (``--stop-before-update``).
+    finish_pending: has what waits of the step before read and judged.
     """
 
     def __init__(
@@ -39,6 +44,8 @@ class LossWatch:
         calls: RootCalls,
         alarm: Alarm,
         duty: DutyCycle,
+        device_losses: DeviceLosses,
+        finish_pending: Callable[[], None],
         *,
         at_once: bool,
     ) -> None:
@@ -52,6 +59,8 @@ class LossWatch:
         self._calls = calls
         self._alarm = alarm
         self._duty = duty
+        self._device_losses = device_losses
+        self._finish_pending = finish_pending
         self._at_once = at_once
         self.last = LastLoss()
         self._in_closure: int | None = None  # the number of the update whose closure has sent its first loss backward
@@ -82,6 +91,8 @@ class LossWatch:
                 fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._is_suspicious(value))
                 if fine:
                     state.attended = state.step + 1  # up to here the weights were good
+            elif single and not self._plan.deaf:
+                self._send_from_device(self._loss_of(losses))
         finally:
             self._state.glances += 1
             self._budget.charge("backward_begins", time.perf_counter() - begun)
@@ -181,11 +192,30 @@ class LossWatch:
         self._evaluated = self._state.in_update is not None
         if not tensors.on_host(loss) and not self._at_once:
             self._recorder.add_loss(loss, counted=counted)
+            self._send_from_device(loss)
             return
         value = float(loss)
         self._recorder.add_loss(value, counted=counted)
         if not math.isfinite(value):
             self._alarm.bad_loss(value)
+
+    def _send_from_device(self, loss: Tensor | None) -> None:
+        if loss is not None and loss.device.type == "cuda" and self._state.in_update is None:
+            self._device_losses.send(loss)
+
+    def check_device_losses(self) -> None:
+        """Clipping or an update begins, or the update is left out: the losses that have come from a device by now.
+
+        Waiting for one is no cost of tdbg's: meanwhile the device works.
+        """
+        values = self._device_losses.receive(self._state.step + 1)
+        self._budget.exclude(self._device_losses.waited_s)
+        for value in values:
+            if not math.isfinite(value):
+                self._finish_pending()  # gradients of the step before may have been bad already
+                self._alarm.bad_loss(value)
+                break
+            self._state.attended = self._state.step + 1
 
     def on_late_losses(self, values: list[float], record: Step | None) -> None:
         """The losses of the step before, read from a device."""
@@ -204,3 +234,4 @@ class LossWatch:
     def reset_glances(self) -> None:
         """The step has ended."""
         self._state.glances = 0
+        self._device_losses.end_step()

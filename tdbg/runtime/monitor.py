@@ -30,6 +30,7 @@ from tdbg.runtime.calibration import measure_overhead
 from tdbg.runtime.change_watch import ChangeWatch
 from tdbg.runtime.cost_reports import CostReports
 from tdbg.runtime.deferred_reads import Then
+from tdbg.runtime.device_losses import DeviceLosses
 from tdbg.runtime.dispatcher import Catalog, ProbeDispatcher
 from tdbg.runtime.duty_cycle import DutyCycle
 from tdbg.runtime.event_buffer import EventBuffer
@@ -166,6 +167,7 @@ class Monitor(State):
         self._attention = Attention()
         self.alarm = Alarm(self, self.dispatcher, self.budget, self._attention, stop_before_update=at_once)
         self.search = RootSearch(self.roots, self.optimizers, self.note)
+        device_losses = DeviceLosses()
         self.calls = KeptCalls()
         evaluations = Evaluations(
             self,
@@ -179,10 +181,18 @@ class Monitor(State):
         )
         shared = self, self.plan, self.budget, self.recorder, self.dispatcher
         self.root_calls = RootCalls(
-            *shared, self.modules, self.search, self.calls, evaluations, self.duty, on_device=at_once
+            *shared, self.modules, self.search, self.calls, evaluations, self.duty, device_losses, on_device=at_once
         )
         self.losses = LossWatch(
-            *shared, self.search, self.calls, self.root_calls, self.alarm, self.duty, at_once=at_once
+            *shared,
+            self.search,
+            self.calls,
+            self.root_calls,
+            self.alarm,
+            self.duty,
+            device_losses,
+            self._finish_pending,
+            at_once=at_once,
         )
         self.local_gradients = LocalGradients(
             self,
@@ -208,6 +218,9 @@ class Monitor(State):
             emit=self.emit,
             late_loss=self.losses.on_late_losses,
         )
+
+    def _finish_pending(self) -> None:
+        self.records.finish_pending()
 
     # attaching
 
@@ -393,7 +406,9 @@ class Monitor(State):
         """Gradients are about to be clipped; False in a step that is not watched, if no flag asks for every clipping."""
         watched = self.plan.watch or len(self.dispatcher.subscribers["clip_begins"]) > 1
         if watched:
-            self.dispatch("clip_begins", time.perf_counter(), parameters)
+            begun = time.perf_counter()
+            self.losses.check_device_losses()  # a bad loss explains bad gradients
+            self.dispatch("clip_begins", begun, parameters)
         return watched
 
     def clip_ended(self, total: object) -> None:
@@ -412,6 +427,7 @@ class Monitor(State):
             self.update_thread, self.in_update = get_ident(), optimizer
             return
         begun = time.perf_counter()
+        self.losses.check_device_losses()
         if not self._settled:
             self._settled = True
             self._first_update()
@@ -456,6 +472,7 @@ class Monitor(State):
         if not self.active:
             self._unwatched_step(optimizer)
         else:
+            self.losses.check_device_losses()
             self.bad_seen = False  # the bad values have touched no weight: a later one is news again
             self._step_ended(optimizer, now, skipped=True)
             self.budget.charge("step_ended", time.perf_counter() - now)

@@ -54,14 +54,17 @@ class RecordWriter:
         if record.checked == "all":
             self._state.sampled += 1
         self._recorder.finish_or_wait(record, self.write_record)
+        waited_s, self._recorder.late.waited_s = self._recorder.late.waited_s, 0.0
+        self._budget.exclude(waited_s)  # the device worked meanwhile
         self._costs.report_if_due(now)
-        self._budget.record_cost("record", time.perf_counter() - begun)
+        self._budget.record_cost("record", time.perf_counter() - begun - waited_s)
 
     def write_record(self, record: Step) -> None:
         """Write a complete record."""
         self._recorder.keep_record(record)
         self._dispatcher.dispatch("record_written", record)
-        if record.finite and record.checked == "all" and record.loss is not None:
+        settled = record.step > self._state.bad_at  # of an accelerator the records before it may come after the report
+        if settled and record.finite and record.checked == "all" and record.loss is not None:
             self._state.bad_seen = False  # it has recovered: a later fault is news again
         self._emit(record)
 

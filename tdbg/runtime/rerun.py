@@ -22,7 +22,13 @@ from torch import Tensor, nn
 from tdbg.core.guard import Guard
 from tdbg.runtime import tensors
 from tdbg.runtime.own_hooks import HookHandle, add_gradient_hook, add_post_hook, add_pre_hook, can_hook
-from tdbg.runtime.random_states import DeviceStates, device_states, same_random_states, set_device_states
+from tdbg.runtime.random_states import (
+    DeviceStates,
+    current_device_state,
+    device_states,
+    same_random_states,
+    set_device_states,
+)
 from tdbg.runtime.rerun_alone import CollectiveMet, no_collectives
 from tdbg.runtime.root_modules import Names, unwrap_module
 from tdbg.runtime.tensors import Bad, find_bad_values, first_bad, is_sharded, iter_tensors, read_version
@@ -30,6 +36,7 @@ from tdbg.runtime.torch_compat import in_transform, is_dynamo_loaded, unseen_by_
 
 MAX_OUTPUTS = 16
 SMALL_BYTES = 64_000_000
+SMALL_DEVICE_BYTES = 16_000_000  # a thousandth of what a small device has
 REFUSED = ("FSDPModule", "FullyShardedDataParallel", "SyncBatchNorm", "PipelineStage")
 
 
@@ -85,23 +92,26 @@ class Call:
 
         random_state: keep that of the host, which is most of the cost; without it dropout draws another mask.
         """
-        mode = ("cpu", torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else None
+        kind = next((kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)), "")
+        mode = (kind, torch.get_autocast_dtype(kind)) if kind else None
         rng = torch.get_rng_state() if random_state else None
-        return cls(weakref.ref(module), args, kwargs, None, rng, {}, mode, graded=True)
+        device_rng = current_device_state() if random_state else {}
+        return cls(weakref.ref(module), args, kwargs, None, rng, device_rng, mode, graded=True)
 
     def watch_outputs(self, output: object, *, on_device: bool) -> None:
         """Keep small outputs, and the gradients that will arrive at them (references again).
 
-        Such a gradient then lives until the update instead of until it has been used. On an accelerator that
-        could cost the memory of a whole batch of logits, and serves only a look before the update.
+        Such a gradient then lives until the update instead of until it has been used. On an accelerator that could cost
+        the memory of a whole batch of logits: there only small ones are kept, unless on_device says otherwise.
         """
         for index, (_, tensor) in enumerate(iter_tensors(output)):
             if index >= MAX_OUTPUTS:
                 break
             on_host = tensors.on_host(tensor)
-            if not (on_device or on_host):
+            small = tensors.count_bytes(tensor) <= (SMALL_BYTES if on_host else SMALL_DEVICE_BYTES)
+            if not (on_device or on_host or small):
                 continue
-            if on_host and tensors.count_bytes(tensor) <= SMALL_BYTES:
+            if small:
                 self.outputs.append(tensor.detach())
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, _Keep(self.output_grads, index))

@@ -39,6 +39,7 @@ class State:
         self.hushed_at = 0  # the last step known to have been recorded so
         self.glances = 0  # losses of the running step that were sent backward between samples
         self.bad_seen = False
+        self.bad_at = 0  # the step of the last report of a value that is not finite
         self.clipped_badly = 0  # so many gradients have just been clipped by a norm that is not finite
         self.scaling = False  # a GradScaler scaled a loss in this step
         self.last_full = True  # all gradients of the last step were looked at

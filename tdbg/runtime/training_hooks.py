@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from tdbg.core.guard import Guard
-from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, is_capturing
 from tdbg.runtime.fast_path import FastPath
 from tdbg.runtime.local_gradients import LocalGradients
 from tdbg.runtime.loss_watch import LossWatch
@@ -157,7 +157,7 @@ class TrainingHooks:
         guard = self._step
 
         def call_target(optimizer: Optimizer) -> None:
-            if not self.is_elsewhere(updates=True):
+            if not is_capturing() and not self.is_elsewhere(updates=True):
                 target(optimizer)
 
         def call_guarded(optimizer: Optimizer) -> None:
@@ -258,6 +258,7 @@ class TrainingHooks:
             if (
                 torch.compiler.is_compiling()
                 or not monitor.active
+                or is_capturing()
                 or call_outside_compiler(guard.call_guarded, self.is_elsewhere)
             ):
                 return original(parameters, *args, **kwargs)
@@ -279,11 +280,20 @@ class TrainingHooks:
 
         return self.fast_path.around_clip(original, clip, check_clipped_norm)
 
+    def _note_capture(self) -> None:
+        self.monitor.note(
+            "cuda-graph",
+            "a training step is captured as a CUDA graph: replaying it runs no Python, so its steps are not seen",
+        )
+
     def _around_backward(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor, guard = self.monitor, self._backward
 
         def look_and_go(tensors: Any, *args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
+                return original(tensors, *args, **kwargs)
+            if is_capturing():
+                call_outside_compiler(guard.call_guarded, self._note_capture)
                 return original(tensors, *args, **kwargs)
             if call_outside_compiler(guard.call_guarded, self.is_elsewhere):
                 return original(tensors, *args, **kwargs)

@@ -58,7 +58,7 @@ def assert_truth(result: Result, fault: str, model: str, *, step: int = 3, rank:
     finding, event = find_first_bad(result, step, rank)
     place = truth.place[model]
     named = event.parameter if truth.phase == "gradient" else event.module
-    assert (finding["phase"], named, event.kind) == (truth.phase, place, truth.kind), (finding, event)
+    assert (finding["phase"], named, event.kind) == (truth.phase, place, truth.kind), f"{finding}\n{event}"
     assert place in finding["title"]
     assert truth.kind in finding["title"].lower()
     assert event.weights == "intact"

@@ -147,3 +147,21 @@ def test_a_device_that_fails_at_the_end_leaves_what_is_known(
     assert [name for name, _ in seen.failures] == ["late values"]
     assert [record.loss is not None for record in seen.train_steps] == [True] * 4 + [False]
     seen.failures.clear()
+
+
+def test_nothing_is_seen_while_a_graph_is_captured(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs then runs for the recording alone, and a value read would break it."""
+    seen = start_watch(level="extreme")
+    with monkeypatch.context() as capturing:
+        capturing.setattr(torch.cuda, "is_initialized", lambda: True)
+        capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        capturing.setattr(tensors, "on_host", lambda tensor: pytest.fail("a tensor is looked at"))
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(2, 4)).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    assert seen.monitor.step == 0 and seen.train_steps == [] and seen.failures == []
+    assert "cuda-graph" in seen.notes

@@ -10,7 +10,7 @@ from tdbg.core.observations.backward import LossGraph, ModuleGradients
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.backward.loss_graph import read_loss_graph
 from tdbg.probes.forward import round_number
-from tdbg.runtime.forward_calls import is_capturing
+from tdbg.runtime.compiler import is_capturing
 from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 
 MAX_NAMES = 8

@@ -33,8 +33,8 @@ class FirstBad(Probe):
             once more under hooks, before the optimizer steps, and puts everything back.
     Emits:  a NonFinite event, again only after a full recovery, at most three; the batch as safetensors and JSON.
     Cost:   two references a call; one extra step when the fault is there, at most three times a run.
-    Limits: a value that must be read late (accelerators) finds the weights updated; then the parameters
-            whose gradients are bad are named, and the batch is looked at, and the report says so.
+    Limits: on an accelerator that is behind the host, gradients are read a step late and find the weights updated;
+            then the parameters whose gradients are bad are named, and the batch is looked at, and the report says so.
     """
 
     name = "first-bad"
@@ -49,7 +49,7 @@ class FirstBad(Probe):
     # four ways in
 
     def report_loss(self, value: float) -> None:
-        """Called before backward, with the weights of the forward pass."""
+        """Called before the update (on the host before backward), with the weights of the forward pass."""
         if self.monitor.bad_seen:
             return
         event = self._build_event(self.monitor.step + 1, loss=value)
@@ -109,12 +109,12 @@ class FirstBad(Probe):
                 event.tensor = REDUCED_GRADIENT
         self._send_event(event)
 
-    def report_late(self, names: list[str], record: Step | None) -> None:
+    def report_late(self, names: list[str], record: Step | None, kind: str = "") -> None:
         """Called one step later: the weights have been updated with the bad values."""
         event = self._build_event(
             record.step if record else self.monitor.step, loss=as_float(record.loss) if record else None
         )
-        event.weights, event.how = "updated", "check"
+        event.weights, event.how, event.kind = "updated", "check", kind
         event.bad_params, event.bad_param_count = names[:MAX_NAMES], len(names)
         loss_is_bad = event.loss in ("nan", "inf", "-inf")
         event.phase = "gradient" if names and not loss_is_bad else "loss"
@@ -369,7 +369,7 @@ class FirstBad(Probe):
         if not event.eval:
             if self.monitor.bad_seen or self._reports >= MAX_REPORTS:
                 return
-            self.monitor.bad_seen = True
+            self.monitor.bad_seen, self.monitor.bad_at = True, event.step
             self._reports += 1
         event.kind = event.kind or _classify_loss(event.loss)
         event.own_finite = self.monitor.local_gradients.finite_at

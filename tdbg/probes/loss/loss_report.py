@@ -17,6 +17,7 @@ from tdbg.core.flags import expand, tag
 from tdbg.core.guard import Guard
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime import run_context
+from tdbg.runtime.compiler import is_capturing
 
 MAX_TOLD = 1000  # kinds of findings that are handed on; each once
 EVIDENCE = 12
@@ -205,7 +206,7 @@ def make_report(flag: str, make: Callable[[], R], *, always: bool, once: bool = 
         who.record_flag_use(flag)
         called_flags.add(flag)
         told = who.is_step_selected(any_step=once)
-    if not (told or always) or _is_capturing():
+    if not (told or always) or is_capturing():
         return None
     begun = time.perf_counter()
     try:
@@ -252,11 +253,6 @@ def _is_new(*key: str) -> bool:
         return False
     _told.add(key)
     return True
-
-
-def _is_capturing() -> bool:
-    """True while a CUDA graph is captured: nothing may be read then."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def build_argument_error(what: str, hint: str) -> TdbgError:

@@ -27,7 +27,7 @@ from tdbg.probes.loss_calls.call_faults import (
 )
 from tdbg.probes.loss_calls.target_figures import Measurement, TargetFigures, measure_targets
 from tdbg.runtime import tensors
-from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, is_capturing
 from tdbg.runtime.torch_compat import (
     count_dispatch_modes,
     count_function_modes,
@@ -188,7 +188,7 @@ class LossCalls(Probe):
         """A loss function has returned."""
         held, self._held_calls = self._held_calls, 0
         self.monitor.budget.charge_fast(self.name, held * HELD_S)
-        if in_transform() or is_tracing() or in_backward() or _is_capturing():
+        if in_transform() or is_tracing() or in_backward() or is_capturing():
             return
         call = LossCall.from_arguments(layout, args, kwargs)
         if call is None:
@@ -501,11 +501,6 @@ def _smoothing_line(call: LossCall) -> str:
         f"{call.name}: label_smoothing {call.smoothing:g} over {format_count(call.classes, 'class')}, "
         f"the true class keeps {format_share(keeps)}"
     )
-
-
-def _is_capturing() -> bool:
-    """True while a CUDA graph is captured: nothing may be launched or read for it."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 __all__ = ["LossCalls"]

@@ -1,6 +1,6 @@
 """Three unlike models, and one planted fault; alone, or as DDP ranks under torchrun.
 
-usage: faults.py gpt|conv|rnn FAULT [--at STEP] [--rank R] [--guard]
+usage: faults.py gpt|conv|rnn FAULT [--at STEP] [--rank R] [--guard] [--device cuda]
 
 ``--at``: the step, by default 3; five more steps follow. FAULT is none, forward-inf, backward-nan, inf-grad, bad-batch or harmless. ``--rank R``: only that rank is
 ill. ``--guard``: the program skips its update when the gradient norm is not finite, as careful ones do.
@@ -32,7 +32,7 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         weight = InfBackward.apply(self.weight) if self.ill_gradient else self.weight
         out = functional.linear(input, weight, self.bias)
-        return out.index_fill(-1, torch.tensor(1), math.inf) if self.ill else out
+        return out.index_fill(-1, torch.tensor(1, device=out.device), math.inf) if self.ill else out
 
 
 class InfBackward(torch.autograd.Function):
@@ -54,7 +54,7 @@ class Conv(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         out = super().forward(input)
-        return out.index_fill(1, torch.tensor(1), math.inf) if self.ill else out
+        return out.index_fill(1, torch.tensor(1, device=out.device), math.inf) if self.ill else out
 
 
 class Act(nn.Module):
@@ -227,13 +227,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--rank", type=int, default=-1)
     parser.add_argument("--guard", action="store_true")
+    parser.add_argument("--device", default="cpu")
     return parser.parse_args()
 
 
 def train_model(args: argparse.Namespace, rank: int, ddp: bool) -> None:
     """The training loop."""
     torch.manual_seed(0)
-    plain = MODELS[args.model]()
+    plain = MODELS[args.model]().to(args.device)
     here = args.fault if args.rank in (-1, rank) else "none"
     fault = Fault(here, plain, args.at)
     model: nn.Module = DistributedDataParallel(plain) if ddp else plain
@@ -242,7 +243,8 @@ def train_model(args: argparse.Namespace, rank: int, ddp: bool) -> None:
     for step, batch in enumerate(DataLoader(data, batch_size=BATCH), start=1):
         fault.prepare_step(step)
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(*batch[:-1]), batch[-1].flatten())
+        *inputs, target = (tensor.to(args.device) for tensor in batch)
+        loss = functional.cross_entropy(model(*inputs), target.flatten())
         loss.backward()
         fault.spoil_gradient()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -257,7 +259,7 @@ def main() -> None:
     args = parse_arguments()
     ddp = "WORLD_SIZE" in os.environ
     if ddp:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo" if args.device == "cpu" else "nccl")
     train_model(args, dist.get_rank() if ddp else 0, ddp)
     if ddp:
         leave_group()

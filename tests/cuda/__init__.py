@@ -1,0 +1,1 @@
+"""What only a CUDA device can show: run where there is one (`pytest tests/cuda`), not collected elsewhere."""
