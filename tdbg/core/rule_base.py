@@ -15,6 +15,7 @@ from tdbg.core.events import SEVERITIES, Event
 from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
 
+LISTED = "`tdbg explain` lists all codes, `tdbg explain WORD` those whose title or page has the word"
 MAX_TITLES = 8
 
 
@@ -243,7 +244,7 @@ class RuleCatalog:
         if titled:
             more = f" and {len(titled) - MAX_TITLES} more" if len(titled) > MAX_TITLES else ""
             raise TdbgError(f"no finding has the code {code!r}", f"try one of: {', '.join(titled[:MAX_TITLES])}{more}")
-        raise TdbgError(f"no finding has the code {code!r}", suggest_name(name, rules, f"known: {', '.join(rules)}"))
+        raise TdbgError(f"no finding has the code {code!r}", suggest_name(name, rules, LISTED))
 
 
 def normalize_code(code: str) -> str:

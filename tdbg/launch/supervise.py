@@ -1,15 +1,18 @@
 """One child process, run as though tdbg were not there: same process group, same terminal, same signals."""
 
 import errno
+import math
 import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tdbg.core.errors import CommandNotFoundError, LaunchError, NotExecutableError
 from tdbg.core.guard import undo_on_error
+from tdbg.core.output import print_messages
 from tdbg.launch import orphans
 
 # Sent on to the child. One that tdbg inherited as ignored stays ignored here and there. Where the sender reaches the
@@ -31,6 +34,8 @@ STOP_GRACE_S = 10.0
 # How long the end of the child may go unseen. SIGCHLD goes to any one thread that does not block it, so in a process
 # with threads of others it may be spent elsewhere between a look at the child and the wait for a signal.
 LOOK_AGAIN_S = 1.0
+ENDS_RUNS = (signal.SIGINT, signal.SIGTERM)
+SLOW_END_S = 3.0  # after one of these a command that is still there looks as if nobody had heard
 
 
 class Output(Protocol):
@@ -54,6 +59,7 @@ class Child:
         self._lock = threading.Lock()  # poll() says None while another thread asks; what that one learned stays unseen
         self._watched = {number for number in FORWARDED if signal.getsignal(number) != signal.SIG_IGN}
         self._resize = {signal.SIGWINCH} if output else set()
+        self._told_at = 0.0  # when the command was first told to end
         self._sigchld = signal.getsignal(signal.SIGCHLD)
         # From here on these signals wait in line until `wait_for_exit` takes them; threads started later inherit that.
         waiting = {*self._watched, *self._resize, signal.SIGCHLD}
@@ -85,6 +91,7 @@ class Child:
                 found = _next_signal({*self._watched, *self._resize, signal.SIGCHLD})
                 if found is not None:
                     self._handle_signal(*found)
+                self._report_slow_end()
             return int(self._process.returncode)
         finally:
             self._restore_signals()
@@ -103,6 +110,15 @@ class Child:
             self._send_signal(number)
         elif number in self._watched and not by_keyboard:
             self._send_signal(number)
+
+        if number in ENDS_RUNS and not self._told_at:
+            self._told_at = time.monotonic()
+
+    def _report_slow_end(self) -> None:
+        """Say once that the command takes its time to end."""
+        if self._told_at and time.monotonic() - self._told_at > SLOW_END_S:
+            self._told_at = math.inf
+            print_messages("waiting for the command to end; it has the signal (torchrun gives its ranks up to 30 s)")
 
     def _restore_signals(self) -> None:
         """Signals act on tdbg itself again; those meant for the command are no longer of interest."""

@@ -10,6 +10,7 @@ from tdbg.rules.text import format_figure
 from tdbg.rules.view import ProcessView, View, is_non_finite
 
 DEAD_STEPS = 20
+GOING_ON = f"for {DEAD_STEPS} steps and training goes on"  # as long as the run is watched
 DEAD_RECORDS = 3  # the budget may leave most steps without a record
 IN_WEIGHTS = ("gradient", "backward", "optimizer", "")  # phases of a `NonFinite` that names the update before its loss
 RUINED = "weights that hold a NaN give a NaN for every batch: no further step can mend them"
@@ -68,6 +69,7 @@ class DeadRun(PerProcessRule[_Streak]):
     def __init__(self) -> None:
         super().__init__()
         self._longest = _Streak()
+        self._first = "", _Streak()  # the process that is named, and its own
 
     def should_evaluate(self, event: Event) -> bool:
         """True for a training step, and for the first bad value of training."""
@@ -94,13 +96,22 @@ class DeadRun(PerProcessRule[_Streak]):
         if state.steps > self._longest.steps:
             self._longest = state
         said, state.said = state.said, True
-        return None if said else self._make_dead_finding(process, state)
+        if said:
+            return None
+        if not self._given:
+            self._first = process.label, state
+        return self._make_dead_finding(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
         if self._given:
             for label, found in view.processes.items():
                 if label in self._states:
                     self._count_to_end(self._states[label], found)
+            label, streak = self._first
+            end = view.processes[label].end if label in view.processes else None
+            if end is not None and is_non_finite(end.loss):
+                steps, title = format_count(streak.steps, "step"), self._given[0].title
+                self._given[0].title = title.replace(GOING_ON, f"for {steps}, to the end of the run")
             self._given[0].evidence.insert(0, self._longest.describe())
         return ()
 
@@ -120,8 +131,7 @@ class DeadRun(PerProcessRule[_Streak]):
         skips = streak.skipped == streak.records
         again = "fix what TD-N001 names" if skips else "restart from a checkpoint older than that step"
         return self.make_finding(
-            f"the loss has been NaN or Inf for {DEAD_STEPS} steps and training goes on,"
-            f" {process.display_name}, since step {streak.since}",
+            f"the loss has been NaN or Inf {GOING_ON}, {process.display_name}, since step {streak.since}",
             first_step=streak.since,
             rank=process.rank,
             phase="loss",

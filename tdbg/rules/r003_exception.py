@@ -17,6 +17,9 @@ MAX_SWALLOWED = 5
 CAPPED = "tracebacks-capped"  # the note of a process in which the same came more often than it wrote down
 SHOWN_LINES = 24
 FULL_STOP = re.compile(r"(?<!\.)\.$")
+NATIVE_PLACE = re.compile(
+    r"^\[(enforce fail at )?[^\]\s]+\.(cc|cpp|cu|h):\d+\] "
+)  # in torch's own sources, as built elsewhere
 # What torch raises again of a loader's worker, its pinning thread or a replica: the text holds the whole traceback.
 RAISED_AGAIN = re.compile(r"Caught \w+ (in [^\n]+?)\.?\nOriginal Traceback ")
 
@@ -213,7 +216,7 @@ def _format_error(event: Traceback, width: int = 100) -> str:
     """Class and text of an exception, at most ``width`` characters of text; a comma may follow."""
     again = RAISED_AGAIN.match(event.message)
     if again is None or not event.lines:
-        text = clip_text(FULL_STOP.sub("", event.message), width)
+        text = clip_text(FULL_STOP.sub("", NATIVE_PLACE.sub("", event.message)), width)
         return f"{event.exception}: {text}" if text else event.exception
     lines = [line for line in event.lines if line.strip()]
     after = next((n for n in range(len(lines) - 1, 0, -1) if lines[n - 1].startswith("  ")), len(lines) - 1)

@@ -52,8 +52,8 @@ class OutOfStep(Rule):
     join uneven inputs (Join) are left out.
 
     Why it matters: Ranks are matched by the order of their calls, not by what the calls are meant for. If the
-    sizes fit, nothing fails: the sum of one rank's loss and the other's count is taken for both. If they do not,
-    the job hangs or dies with an error that names neither line.
+    sizes fit, nothing fails: the sum of one rank's loss and the other's count is taken for both. On a mismatch of
+    sizes the job hangs or dies with an error that names neither line.
 
     Example:
         TD-R005 error: rank 1 called all_reduce int64[1] where rank 0 called all_reduce float64[1]: call 3 on the

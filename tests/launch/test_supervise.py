@@ -86,6 +86,26 @@ def test_a_signal_to_tdbg_reaches_the_child_once_and_its_code_comes_back(shell, 
     assert (out.splitlines(), process.returncode) == ([f"heard {name}", "total 1"], 42), err
 
 
+SLOW_TO_END = """
+import signal, sys, time
+def end(number, frame):
+    time.sleep(float(sys.argv[1]))
+    sys.exit(3)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "said"), [("0", 0), ("6", 1)])
+def test_a_command_that_takes_its_time_to_end_is_said_to(shell, seconds: str, said: int) -> None:
+    process = shell.start_command(sys.executable, shell.write_script(SLOW_TO_END), seconds)
+    assert process.stdout.readline().startswith("ready")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 3 and err.count("waiting for the command to end") == said, err
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT"])
 def test_a_signal_inherited_as_ignored_stays_ignored_in_both(shell, name: str) -> None:
     number = NAMES[name]

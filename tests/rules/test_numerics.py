@@ -314,9 +314,9 @@ def test_steps_without_a_record_are_counted_too(one_rank):
     for step in [*range(3, 33), 35, 40, 50]:
         run.emit_steps(rank, ["nan"], first=step)
     run.emit_events(rank, End(step=1200, loss="nan", loss_step=1200))
-    assert find_first(run, "TD-N002").evidence[0] == (
-        "1,198 steps without a finite loss, from step 3 on (33 of them recorded, none finite)"
-    )
+    finding = find_first(run, "TD-N002")
+    assert finding.evidence[0] == "1,198 steps without a finite loss, from step 3 on (33 of them recorded, none finite)"
+    assert finding.title.startswith("the loss has been NaN or Inf for 1,198 steps, to the end of the run,")
 
 
 def test_a_loss_that_is_finite_at_the_end_adds_no_steps(one_rank):

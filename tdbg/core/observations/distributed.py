@@ -134,7 +134,7 @@ class StepCollectives(_OfGroups):
         text += f", the longest {self.longest} {self.longest_ms:.3f} ms" if self.ops else ""
         if self.ddp_buckets is None:
             return text
-        took = f" in {self.ddp_comm_ms} ms" if self.ddp_comm_ms is not None else ""
+        took = f", {self.ddp_comm_ms} ms a step on average" if self.ddp_comm_ms is not None else ""
         return f"{text}; DDP: {format_count(self.ddp_buckets, 'bucket')}, {bytes_in_words(self.ddp_bytes or 0)}{took}"
 
 
