@@ -57,7 +57,8 @@ def test_an_unknown_code_is_wrong_use(code, capsys):
 
 
 @pytest.mark.parametrize(
-    ("code", "near"), [("XX", "`tdbg explain` lists all"), ("n00", "did you mean TD-N00"), ("p118", "did you mean TD-P11")]
+    ("code", "near"),
+    [("XX", "`tdbg explain` lists all"), ("n00", "did you mean TD-N00"), ("p118", "did you mean TD-P11")],
 )
 def test_an_unknown_code_is_told_in_the_words_of_its_user(code, near, capsys):
     assert main(["explain", code]) == 2

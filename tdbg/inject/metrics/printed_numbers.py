@@ -22,9 +22,11 @@ PAUSE_S = 0.2
 SHARE = 500  # the pause is so many times as long as the last parsing
 NAME = r"[A-Za-z][\w@/.\-]*+"  # possessive: a text without a number costs what its length costs, not the square
 # One or two words, a sign or a space, and a number: a plain one, a percentage or a fraction, not a time or a version.
+# A name without a number is matched as well, without a key: the search goes on behind it, not at each of its parts.
 PAIR = re.compile(
-    rf"(?<![\w.])(?P<key>(?:{NAME} )?{NAME})[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)"
+    rf"(?<![\w.])(?:(?P<key>(?:{NAME} )?{NAME})[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)"
     r"(?P<number>[-+]?(?:(?:\d++\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?|(?i:nan|inf)))(?:/(?P<of>\d++))?(?![\w:/]|\.\d)"
+    rf"|{NAME})"
 )
 
 
@@ -81,7 +83,7 @@ def find_results(line: str) -> dict[str, float]:
     found: dict[str, float] = {}
     begin = -1
     for match in PAIR.finditer(line):
-        key = _result_name(match["key"])
+        key = _result_name(match["key"] or "")
         if not key:
             continue
         begin = match.start() if begin < 0 else begin
