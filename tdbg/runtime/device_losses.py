@@ -11,6 +11,11 @@ MAX_FLYING = 256  # losses that a device has not come to; of what is beyond them
 FIRST_REST_STEPS, LONGEST_REST_STEPS = 8, 1024
 
 
+def can_copy(tensor: Tensor) -> bool:
+    """True for a tensor whose numbers `Copy` brings to the host without a wait."""
+    return tensor.device.type == "cuda"
+
+
 class Copy:
     """One number on its way from a CUDA device to the host. Cost: some 10 us, of which nothing waits."""
 

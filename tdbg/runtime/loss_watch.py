@@ -12,7 +12,7 @@ from tdbg.core.events import Step, number
 from tdbg.runtime import tensors
 from tdbg.runtime.alarm import Alarm
 from tdbg.runtime.budget import Budget
-from tdbg.runtime.device_losses import DeviceLosses
+from tdbg.runtime.device_losses import DeviceLosses, can_copy
 from tdbg.runtime.dispatcher import ProbeDispatcher
 from tdbg.runtime.duty_cycle import DutyCycle
 from tdbg.runtime.forward_calls import KeptCalls, RootCalls
@@ -200,7 +200,7 @@ class LossWatch:
             self._alarm.bad_loss(value)
 
     def _send_from_device(self, loss: Tensor | None) -> None:
-        if loss is not None and loss.device.type == "cuda" and self._state.in_update is None:
+        if loss is not None and can_copy(loss) and self._state.in_update is None:
             self._device_losses.send(loss)
 
     def check_device_losses(self) -> None:

@@ -116,9 +116,9 @@ class Call:
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, _Keep(self.output_grads, index))
 
-    def is_small(self) -> bool:
+    def is_small(self, limit_bytes: int = SMALL_BYTES) -> bool:
         """True if keeping the arguments for one more step costs no memory worth speaking of."""
-        return sum(tensors.count_bytes(tensor) for _, tensor in iter_tensors((self.args, self.kwargs))) <= SMALL_BYTES
+        return sum(tensors.count_bytes(tensor) for _, tensor in iter_tensors((self.args, self.kwargs))) <= limit_bytes
 
     def holds_memory(self) -> bool:
         """True if keeping several such calls would keep graphs alive, or much memory of an accelerator."""

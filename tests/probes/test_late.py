@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tdbg.core.events import Step
-from tdbg.probes import Probe
+from tdbg.probes import Probe, first_bad
 from tdbg.probes.catalog import CATALOG
-from tdbg.runtime import tensors
+from tdbg.runtime import loss_watch, tensors
 from tdbg.runtime.deferred_reads import LateReads
+from tdbg.runtime.device_losses import DeviceLosses
 
 from .conftest import Watch
 
@@ -165,3 +166,88 @@ def test_nothing_is_seen_while_a_graph_is_captured(start_watch: Start, monkeypat
             optimizer.step()
     assert seen.monitor.step == 0 and seen.train_steps == [] and seen.failures == []
     assert "cuda-graph" in seen.notes
+
+
+class PlayedCopy:
+    """A number that is there when it is asked for the second time."""
+
+    def __init__(self) -> None:
+        self.value, self.asked = 0.0, 0
+
+    def start(self, value: torch.Tensor) -> None:
+        self.value = float(value)
+
+    def has_arrived(self) -> bool:
+        self.asked += 1
+        return self.asked > 1
+
+    def wait_for_value(self) -> float:
+        return self.value
+
+
+class PlayedMark:
+    """An end that the device has not come to."""
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def is_passed(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def fake_cuda(fake_accelerator: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, and its numbers can be copied without a wait."""
+    for module in (first_bad, loss_watch):
+        monkeypatch.setattr(module, "can_copy", lambda tensor: True)
+    monkeypatch.setattr(first_bad, "Copy", PlayedCopy)
+    monkeypatch.setattr(DeviceLosses.__init__, "__defaults__", (PlayedCopy, PlayedMark))
+
+
+class Ill(nn.Module):
+    """The identity, and from one call on NaN."""
+
+    def __init__(self, since: int) -> None:
+        super().__init__()
+        self.since, self.calls = since, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * math.nan if self.calls >= self.since else x
+
+
+def build_ill_model(since: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), Ill(since), nn.Linear(8, 4))
+
+
+@pytest.mark.usefixtures("fake_cuda")
+@pytest.mark.parametrize("clips", [False, True])
+def test_a_bad_loss_on_a_device_is_located_before_the_update(start_watch: Start, clips: bool) -> None:
+    seen = start_watch()
+    model = build_ill_model(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(6, 8)).square().mean().backward()
+        if clips:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    (event,) = seen.bad_values
+    assert (event.step, event.phase, event.module, event.kind, event.weights) == (3, "forward", "1", "nan", "intact")
+
+
+@pytest.mark.usefixtures("fake_cuda")
+@pytest.mark.parametrize("then", ["another-call", "training", "the-end"])
+def test_bad_outputs_of_an_evaluation_on_a_device_are_located(start_watch: Start, then: str) -> None:
+    seen = start_watch()
+    model = build_ill_model(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        for _ in range(2 if then != "another-call" else 3):
+            model(torch.randn(6, 8))
+    if then == "training":
+        model(torch.randn(6, 8)).square().mean().backward()
+        optimizer.step()
+    seen.monitor.finish_run()
+    event = seen.bad_values[0]
+    assert (event.during, event.phase, event.module, event.weights) == ("eval", "forward", "1", "intact")

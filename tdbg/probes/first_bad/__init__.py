@@ -1,5 +1,8 @@
 """The first NaN or Inf of a rank: step, module, phase, and the batch that made it."""
 
+import math
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +13,7 @@ from tdbg.core.guard import guarded
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.first_bad.refuting import find_gradient_trace, refute_gradient, update_explains
 from tdbg.runtime import tensors
+from tdbg.runtime.device_losses import Copy, can_copy
 from tdbg.runtime.rerun import Call, Located, is_finite_without, locate_backward, locate_forward
 from tdbg.runtime.root_modules import Names
 from tdbg.runtime.tensors import Bad, as_real, find_bad_values, first_bad, is_checkable, iter_tensors, local_elements
@@ -22,6 +26,18 @@ if TYPE_CHECKING:
 MAX_RERUNS = 3
 MAX_REPORTS = 3
 MAX_NAMES = 8
+MAX_HELD, HELD_BYTES = 4, 4_000_000  # calls of an evaluation at once, with inputs and outputs of so much each
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldEvaluation:
+    """A call of an evaluation whose outputs a device is still working out; copy: of a sum over them."""
+
+    call: Call
+    output: object
+    copy: Copy
+    step: int
+    updates: int  # that had been made then
 
 
 @PROBES.add
@@ -45,6 +61,7 @@ class FirstBad(Probe):
         self._reruns = 0
         self._reports = 0
         self._eval_reported = False
+        self._held: deque[_HeldEvaluation] = deque()
 
     # four ways in
 
@@ -133,22 +150,60 @@ class FirstBad(Probe):
 
     # evaluation
 
+    def call_begins(self, module: nn.Module, call: Call) -> None:
+        if call.graded and self._held:
+            self._check_held_evaluations(wait=True)  # the update to come would change the weights
+
     def call_ended(self, module: nn.Module, call: Call, output: object) -> None:
         if call.graded or self._eval_reported:
             return
         outputs = [local_elements(tensor.detach()) for _, tensor in iter_tensors(output) if is_checkable(tensor)]
         if not all(map(tensors.on_host, outputs)):
-            return  # reading it would make the program wait for the device
+            self._check_held_evaluations(wait=False)
+            if len(self._held) < MAX_HELD and not self._eval_reported:
+                self._hold_evaluation(call, output, outputs)
+            return
         if all(_is_finite(as_real(tensor).sum(dtype=torch.float32)) for tensor in outputs):
             return
+        self._report_evaluation(call, output, self._eval_step())
+
+    def run_ends(self) -> None:
+        with guarded("a device that failed gives no values"):
+            self._check_held_evaluations(wait=True)
+
+    def _hold_evaluation(self, call: Call, output: object, outputs: list[torch.Tensor]) -> None:
+        """Have a device say whether the outputs are finite; until then the call is held, if that is no great matter."""
+        is_small = call.is_small(HELD_BYTES) and sum(map(tensors.count_bytes, outputs)) <= HELD_BYTES
+        if not is_small or not can_copy(outputs[0]) or len({tensor.device for tensor in outputs}) > 1:
+            return
+        sums = torch.stack([as_real(tensor).sum(dtype=torch.float32) for tensor in outputs])
+        copy = Copy()
+        copy.start(sums.sum())
+        self._held.append(_HeldEvaluation(call, output, copy, self._eval_step(), self.monitor.updates))
+
+    def _check_held_evaluations(self, *, wait: bool) -> None:
+        """Report the first held call of an evaluation whose outputs are not finite, as far as the device has come."""
+        while self._held and (wait or self._held[0].copy.has_arrived()):
+            held = self._held.popleft()
+            if not math.isfinite(held.copy.wait_for_value()) and not self._eval_reported:
+                is_updated = held.updates != self.monitor.updates
+                self._report_evaluation(held.call, held.output, held.step, is_updated=is_updated)
+
+    def _eval_step(self) -> int:
+        return self.monitor.step or self.monitor.eval_calls + 1
+
+    def _report_evaluation(self, call: Call, output: object, step: int, *, is_updated: bool = False) -> None:
         found = first_bad(output)
         if found is None or found[1].only_minus_inf:
             return
-        event = self._build_event(self.monitor.step or self.monitor.eval_calls + 1)
+        event = self._build_event(step)
         self._eval_reported = True
-        event.eval, event.during, event.weights, event.origin = True, "eval", "intact", "here"
-        with self.monitor.calls.restrict_to([call]):
-            located = self._locate_fault(locate_forward)
+        event.eval, event.during, event.origin = True, "eval", "here"
+        event.weights = "updated" if is_updated else "intact"
+        located = Located("", note="seen late: the weights have been updated since")
+        if not is_updated:
+            with self.monitor.calls.restrict_to([call]):
+                located = self._locate_fault(locate_forward)
         self._fill_event(event, located)
         if event.phase == "optimizer" and not self.monitor.step:
             event.note = "the weights were bad before the first step"
@@ -160,6 +215,7 @@ class FirstBad(Probe):
     def forked(self) -> None:
         self._reruns = self._reports = 0
         self._eval_reported = False
+        self._held.clear()
 
     # making the report
 
