@@ -29,6 +29,10 @@ settings.register_profile(
 )
 settings.load_profile("tdbg")
 
+# Tests play everything on the host, where a program that finds a device would use it; `pytest tests/cuda` uses it.
+if Path("/dev/nvidiactl").exists() and not any("cuda" in Path(word).parts for word in sys.argv):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 if os.environ.pop("CI", ""):  # tests that play a terminal play a user's: in CI tdbg has no colours and no live line
     os.environ["PYTEST_NO_SKIPS"] = "1"  # for the workers as well
 if os.environ.get("PYTEST_NO_SKIPS"):
