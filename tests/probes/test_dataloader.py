@@ -146,24 +146,31 @@ def find_nonfinite(watched: Any) -> NonFinite:
     return next(event for event in watched.events if isinstance(event, NonFinite))
 
 
+# Without the flag the sampler is asked, once there is a fault.
+HOW_SAMPLES_ARE_FOUND = pytest.mark.parametrize("flags", [{"DATALOADER": True}, {}], ids=["recorded", "read"])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sample_whose_output_is_not_finite_is_named(start_watch: Any, workers: int) -> None:
+@HOW_SAMPLES_ARE_FOUND
+def test_a_sample_whose_output_is_not_finite_is_named(start_watch: Any, workers: int, flags: dict[str, bool]) -> None:
     """Whatever workers have fetched ahead."""
-    watched = start_watch(flags={"DATALOADER": True})
+    watched = start_watch(flags=flags)
     train_model(Normed(), DataLoader(WithZeros(64), batch_size=8, num_workers=workers))
     seen = find_nonfinite(watched)
     assert (seen.step, seen.rows, seen.dataset, seen.samples) == (3, [5], "WithZeros", [21])
 
 
-def test_no_sample_is_named_where_the_rows_are_in_another_order(start_watch: Any) -> None:
-    watched = start_watch(flags={"DATALOADER": True})
+@HOW_SAMPLES_ARE_FOUND
+def test_no_sample_is_named_where_the_rows_are_in_another_order(start_watch: Any, flags: dict[str, bool]) -> None:
+    watched = start_watch(flags=flags)
     train_model(Normed(mix=True), DataLoader(WithZeros(64), batch_size=8))
     seen = find_nonfinite(watched)
     assert seen.rows == [2] and seen.samples == []
 
 
-def test_no_sample_is_named_where_the_program_is_a_batch_ahead(start_watch: Any) -> None:
-    watched = start_watch(flags={"DATALOADER": True})
+@HOW_SAMPLES_ARE_FOUND
+def test_no_sample_is_named_where_the_program_is_a_batch_ahead(start_watch: Any, flags: dict[str, bool]) -> None:
+    watched = start_watch(flags=flags)
     ahead = list(DataLoader(WithZeros(64), batch_size=8))
     train_model(Normed(), ahead)
     seen = find_nonfinite(watched)

@@ -11,6 +11,8 @@ from torch import nn
 from tdbg.core.events import MOMENT, REDUCED_GRADIENT, NonFinite, Step, as_float, number
 from tdbg.core.guard import guarded
 from tdbg.probes import PROBES, Probe
+from tdbg.probes.dataloader.feeds import format_dataset_name
+from tdbg.probes.dataloader.sampler_order import read_batch_indices
 from tdbg.probes.first_bad.refuting import find_gradient_trace, refute_gradient, update_explains
 from tdbg.runtime import tensors
 from tdbg.runtime.device_losses import Copy, can_copy
@@ -274,10 +276,15 @@ class FirstBad(Probe):
     def _find_batch_indices(self) -> tuple[str, list[int]]:
         """The dataset, and its indices in the batch that is held; empty if they are not known for certain."""
         loading, waiting = self.monitor.find_probe("dataloader"), self.monitor.find_probe("loader-wait")
-        if loading is None or waiting is None or waiting.batch is None:
+        if waiting is None or waiting.batch is None or waiting.iterator is None:
             return "", []
-        found: tuple[str, list[int]] = loading.find_indices(waiting.iterator)
-        return found
+        found: tuple[str, list[int]] = loading.find_indices(waiting.iterator) if loading is not None else ("", [])
+        return found if found[1] else (format_dataset_name(waiting.iterator._dataset), self._read_indices(waiting))
+
+    def _read_indices(self, waiting: Any) -> list[int]:
+        with guarded("a sampler of the program's, of whatever kind, or one of another torch"):
+            return read_batch_indices(waiting.iterator)
+        return []
 
     def _find_operation(self, located: Located, calls: list[Call], names: Names) -> "Operation | None":
         """The operation and its line, by one more run; a module whose second run shows nothing has none."""
