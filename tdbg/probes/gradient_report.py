@@ -27,7 +27,7 @@ MAX_NAMES = 8
 MAX_DUE = 4  # looks whose record is still on its way from a device
 HISTORY = 16  # looks that a norm's median is taken over
 MEDIAN_LOOKS = 8  # fewer say nothing about what is usual
-LASTING = {  # kind of trouble -> consecutive looks, and steps from first to last
+LASTING = {  # kind of trouble -> consecutive sampled steps, and steps from first to last
     "none": (10, 12),
     "zero": (10, 12),
     "vanishing": (6, 5),

@@ -47,7 +47,7 @@ class WandbDropped(Rule):
         if call is not None and process.label not in self._of:
             self._keys[process.label] = list(call.keys)
             new = self._of[process.label] = self._make_dropped_finding(process, call)
-            return self.report_once(self._given, new)
+            return self.report_from(process, self._given, new)
         if call is not None and process.label in self._of:
             self._update_count(process, call.dropped, call.keys)
         if finished is not None and process.label in self._of:

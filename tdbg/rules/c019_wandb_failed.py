@@ -62,7 +62,7 @@ class WandbFailed(Rule):
             cause="no key, no network, or a server that did not answer in time",
             try_next="run `wandb login --verify`; without a network, set WANDB_MODE=offline and run `wandb sync` later",
         )
-        return self.report_once(self._given, new)
+        return self.report_from(process, self._given, new)
 
 
 def _describe_failure(seen: WandbCallFailed | WandbMessage | None) -> str:

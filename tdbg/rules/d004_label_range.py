@@ -60,7 +60,7 @@ class LabelRange(Rule):
         seen = self._seen.get(process.label)
         if seen is None or not isinstance(event, Traceback) or not ERROR.search(event.message):
             return []
-        return self.report_once(self._given, self._make_range_finding(process, seen.labels, event))
+        return self.report_from(process, self._given, self._make_range_finding(process, seen.labels, event))
 
     def _make_range_finding(self, process: ProcessDir, seen: LabelsOutside, failure: Traceback) -> Finding:
         rows, indices = list(map(str, seen.rows)), list(map(str, seen.indices))

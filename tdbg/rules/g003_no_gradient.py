@@ -84,7 +84,9 @@ class NoGradient(Rule):
                 continue
             if lasting and (process.label, kind) not in self._said:
                 self._said.add((process.label, kind))
-                found += self.report_once(self._given[kind], self._make_gap_finding(process, seen.step, kind, lasting))
+                found += self.report_from(
+                    process, self._given[kind], self._make_gap_finding(process, seen.step, kind, lasting)
+                )
         return found
 
     def _is_reported(self, process: ProcessDir, lasting: Lasting) -> bool:

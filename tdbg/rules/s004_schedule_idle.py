@@ -78,7 +78,7 @@ class ScheduleIdle(Rule):
         idle = SchedulerIdle.from_event(event)
         if idle is not None and not state.said:
             state.said = True
-            return self.report_once(self._given, self._evaluate_idle(process, state, idle))
+            return self.report_from(process, self._given, self._evaluate_idle(process, state, idle))
         return ()
 
     def _add_observation(self, state: _State, seen: Observed) -> None:
@@ -113,7 +113,7 @@ class ScheduleIdle(Rule):
             what = f"{name} was built but never stepped in {format_count(seen.step, 'step')}"
             detail = f"the learning rate was {format_figure(state.rates[idle[0]])} from beginning to end"
             new = self._make_idle_finding(seen.process, 1, what, detail, state.step_lines.get(name))
-            found += self.report_once(self._given, new)
+            found += self.report_from(seen.process, self._given, new)
         return found
 
     def _make_idle_finding(

@@ -108,7 +108,9 @@ class ScheduleMisfit(ObservingRule[_State]):
             whole = seen.end is not None and seen.end.reason == "exit"
             fits = abs(seen.step - state.planned) <= NEAR * state.planned
             if whole and fits and _has_barely_begun(state, seen.step):
-                found += self.report_once(self._given, self._make_barely_finding(seen.process, state, seen.step))
+                found += self.report_from(
+                    seen.process, self._given, self._make_barely_finding(seen.process, state, seen.step)
+                )
         return found
 
     def _make_barely_finding(self, process: ProcessDir, state: _State, steps: int) -> Finding:

@@ -1,4 +1,4 @@
-"""What has gone on for so long, in consecutive looks, that it is no accident."""
+"""What has gone on for so long, in consecutive sampled steps, that it is no accident."""
 
 from typing import NotRequired, TypedDict
 
@@ -6,7 +6,7 @@ from tdbg.core.events import Number
 
 
 class Lasting(TypedDict):
-    """Parameters that have been in one state in consecutive looks."""
+    """Parameters that have been in one state in consecutive sampled steps."""
 
     names: list[str]  # at most eight
     count: int
@@ -19,6 +19,6 @@ class Lasting(TypedDict):
 
 
 def lasting_row(rows: dict[str, Lasting] | None, kind: str) -> Lasting | None:
-    """Who has been in a state in consecutive looks; None where nobody is named."""
+    """Who has been in a state in consecutive sampled steps; None where nobody is named."""
     found = (rows or {}).get(kind)
     return found if found is not None and found["names"] else None

@@ -62,7 +62,7 @@ class GradientNorms(Observed):
     clipped_in_part: bool = False
 
     def get_lasting_row(self, kind: str) -> Lasting | None:
-        """Who has been in this state in consecutive looks."""
+        """Who has been in this state in consecutive sampled steps."""
         return lasting_row(self.lasting, kind)
 
     def text(self) -> str:

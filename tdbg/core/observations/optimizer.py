@@ -144,7 +144,7 @@ class UpdateSizes(Observed):
     compared: bool = False  # weights before and after: for the line alone
 
     def get_lasting_row(self, kind: str) -> Lasting | None:
-        """Who has been in this state in consecutive looks."""
+        """Who has been in this state in consecutive sampled steps."""
         return lasting_row(self.lasting, kind)
 
     def text(self) -> str:
