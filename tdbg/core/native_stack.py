@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tdbg.core import run_files
+from tdbg.core.frames import OWN_FOLDER
 from tdbg.core.lazy_pattern import lazy_pattern
 
 NATIVE_STACK = "native_stack.txt"
@@ -15,6 +16,7 @@ THREAD = lazy_pattern(r"^(Current thread|Thread) 0x")
 FRAME = lazy_pattern(r'^  File "(.*)", line (\d+) in (.*)$')
 PACKAGES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/torch/distributed/", "<")
 COLLECTIVES = "distributed_c10d.py"
+OWN_PART = lazy_pattern(r"/tdbg/(probes|runtime|inject|debuggers|core)/")
 
 
 class CrashPlace(NamedTuple):
@@ -41,6 +43,11 @@ def read_crash_place(folder: Path) -> CrashPlace | None:
     return _locate_crash(text[at:].splitlines()) if at >= 0 else None
 
 
+def _is_own_file(file: str) -> bool:
+    """True for a file of tdbg's, here or on the machine of the run: its wrappers stand between program and torch."""
+    return file.startswith(OWN_FOLDER) or OWN_PART.search(file) is not None
+
+
 def _locate_crash(lines: list[str]) -> CrashPlace | None:
     """The thread that crashed, or, where that one ran no Python, the main thread, which stands last."""
     threads: list[tuple[bool, list[re.Match[str]]]] = []
@@ -48,7 +55,7 @@ def _locate_crash(lines: list[str]) -> CrashPlace | None:
         thread = THREAD.match(line)
         if thread is not None:
             threads.append((thread[1] == "Current thread", []))
-        elif threads and (frame := FRAME.match(line)) is not None:
+        elif threads and (frame := FRAME.match(line)) is not None and not _is_own_file(frame[1]):
             threads[-1][1].append(frame)
     crashed = [frames for current, frames in threads if current and frames]
     frames = crashed[-1] if crashed else next((frames for _, frames in reversed(threads) if frames), [])

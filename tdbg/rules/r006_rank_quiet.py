@@ -12,7 +12,7 @@ from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import join_limited
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule, overwrite_finding
 from tdbg.rules.text import format_ranks, get_kept_path
 from tdbg.rules.view import View, get_launch_number
@@ -112,6 +112,7 @@ class _Case(NamedTuple):
     waiting: Sequence[_Episode]
     missing: Sequence[_Episode] = ()
     silent: Mapping[int, str] = MappingProxyType({})  # ranks that said nothing at all, and how they ended
+    is_mutual: bool = False  # as many wait in another call: who is wrong is not to be told
 
     @property
     def is_certain(self) -> bool:
@@ -139,7 +140,8 @@ class RankQuiet(Rule):
     so far, and for 15 seconds at least: no collective, no step. It writes which collective the rank is in (from
     torch's flight recorder), since when, the number of the call on its group, and the stacks of all its
     threads. Of ranks that were quiet at the same time, those in a collective wait, and the one that is
-    elsewhere, or still in an earlier call, is the one they wait for. A rank that computes, saves, compiles or
+    elsewhere, or still in an earlier call, is the one they wait for; of ranks in different calls, those that are
+    fewer. Where these are as many, neither is blamed. A rank that computes, saves, compiles or
     waits for the network is given more time. Where no rank is missed by the others, but none makes progress for
     four times as long, that is told. A wait that ended is told as `info`, one that never did as `error`. With
     the flag DISTRIBUTED the calls themselves are watched.
@@ -236,7 +238,13 @@ class RankQuiet(Rule):
         verb = "waited" if case.is_over else "has waited" if len(waiters) == 1 else "have waited"
         came = "came late" if case.is_over else "does not come" if len(missing) == 1 else "do not come"
         title = f"{format_ranks(missing)} {came} to {first.current_operation}, where {waiting} {verb} for {case.lasted_s:.0f} s {since}"
-        if case.missing:
+        if case.is_mutual:
+            verb = "waited" if case.is_over else "wait"
+            title = (
+                f"{format_ranks({*missing, *waiters})} {verb} for each other in different collectives, for"
+                f" {case.lasted_s:.0f} s {since}: {_describe_both(case)}"
+            )
+        elif case.missing:
             title += f": {'it was' if case.is_over else 'it is'} {case.missing[0].describe_place()}"
         lines = [
             _describe_episode(episode) for episode in [*case.missing[:3], *sorted(case.waiting, key=_get_rank)[:4]]
@@ -254,8 +262,12 @@ class RankQuiet(Rule):
             rank=missing[0],
             phase="collective",
             evidence=[*lines, *([f"stacks: {join_limited(files, 6)}"] if files else [])],
-            cause="that rank is busy elsewhere, left the loop, or took another branch than the others",
-            try_next=f"look at the stacks of rank {missing[0]}"
+            cause=_explain_mutual_wait(case)
+            if case.is_mutual
+            else "that rank is busy elsewhere, left the loop, or took another branch than the others",
+            try_next="see why one of them did not come to the other's line; `-f DISTRIBUTED` names the first call that differs"
+            if case.is_mutual
+            else f"look at the stacks of rank {missing[0]}"
             + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
         )
 
@@ -321,6 +333,11 @@ def _find_cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -
         behind = [other for other in others if _is_behind(other, wait)]
         missing = [other for other in behind if other.state == "elsewhere"] or behind  # the rest only wait as well
         together = [wait, *(other for other in others if _is_waiting_along(other, wait))]
+        if missing and all(_is_mismatch(other, wait) for other in missing):
+            if len(missing) > len(together) or (len(missing) == len(together) and not _is_rarer(missing[0], wait)):
+                continue  # told from the other side
+            yield _Case(together, missing, is_mutual=len(missing) == len(together))
+            continue
         if missing:
             yield _Case(together, missing)
             continue
@@ -347,21 +364,40 @@ def _is_behind(other: _Episode, wait: _Episode) -> bool:
         return other.state == "elsewhere" and wait.state in SURE
     if begun < wait.call_number:
         return True
+    return begun == wait.call_number and _is_mismatch(other, wait)
+
+
+def _is_mismatch(other: _Episode, wait: _Episode) -> bool:
+    """True if both are in the same call by number, but in different functions."""
     return (
-        begun == wait.call_number
+        other.call_number is not None
         and other.group == wait.group
         and other.call_number == wait.call_number
-        and _is_different_call(other, wait)
+        and other.current_operation != wait.current_operation
     )
 
 
-def _is_different_call(other: _Episode, wait: _Episode) -> bool:
-    """Both in the same call by number, but in different functions: the one who made such a call less often is named.
+def _is_rarer(other: _Episode, wait: _Episode) -> bool:
+    """True if ``other`` made a call like its own less often, or as often and its rank is higher.
 
-    Who leaves a loop early, or skips a step, is then in a call that it has not made before; if that does not tell, the
-    higher rank is named.
+    Who leaves a loop early, or skips a step, is in a call that it has not made before; so is who evaluates for the first
+    time, while the other goes on training.
     """
-    return other.current_operation != wait.current_operation and (-other.alike, other.rank) > (-wait.alike, wait.rank)
+    return (-other.alike, other.rank) > (-wait.alike, wait.rank)
+
+
+def _describe_both(case: _Case) -> str:
+    """``rank 1 in barrier (train.py:9 in main), rank 0 in all_reduce (train.py:5 in main)``."""
+    return ", ".join(f"rank {one.rank} {one.describe_place()}" for one in (case.missing[0], case.first_wait))
+
+
+def _explain_mutual_wait(case: _Case) -> str:
+    rarer, other = case.missing[0], case.first_wait
+    cause = "one of them took another branch than the other, left out a call, or left the loop"
+    if rarer.alike < other.alike:
+        often = format_count(rarer.alike, "such call") if rarer.alike else "no such call"
+        cause += f"; rank {rarer.rank} has made {often} before"
+    return cause
 
 
 def _is_waiting_along(other: _Episode, wait: _Episode) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tdbg
 from tdbg.core.native_stack import NATIVE_STACK, CrashPlace, read_crash_place
 
 FOREIGN = """Fatal Python error: Aborted
@@ -35,6 +36,14 @@ def test_a_crash_outside_python_is_where_the_main_thread_was(tmp_path: Path) -> 
     place = read_crash_place(write_stack(tmp_path, FOREIGN))
     assert place == CrashPlace("all_reduce", "distributed_c10d.py", "train.py:39 in main")
     assert place.is_collective
+
+
+@pytest.mark.parametrize("folder", [str(Path(tdbg.__file__).parent), "/elsewhere/site-packages/tdbg", "/src/tdbg"])
+def test_a_wrapper_of_tdbgs_is_no_line_of_the_program(tmp_path: Path, folder: str) -> None:
+    wrapper = f'  File "{folder}/probes/__init__.py", line 163 in wrapper\n'
+    text = FOREIGN.replace('  File "/home/me/train.py", line 39', wrapper + '  File "/home/me/train.py", line 39')
+    place = read_crash_place(write_stack(tmp_path, text))
+    assert place == CrashPlace("all_reduce", "distributed_c10d.py", "train.py:39 in main")
 
 
 def test_the_thread_that_crashed_counts_before_the_main_thread(tmp_path: Path) -> None:

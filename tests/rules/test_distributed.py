@@ -326,7 +326,7 @@ def test_two_that_met_in_different_functions(make_stream):
     run.emit_events(zero, make_quiet(run, "collective", number=5, counts={"world": 5}))
     run.emit_events(one, make_quiet(run, "collective", op="broadcast", number=5, counts={"world": 5}))
     found = find_only(run, "TD-R006", -9)
-    assert found.rank == 1 and "it is in broadcast (train.py:41 in main)" in found.title
+    assert found.rank == 1 and "rank 1 in broadcast (train.py:41 in main)" in found.title
 
 
 def test_one_that_is_a_call_behind(make_stream):
@@ -468,15 +468,31 @@ def test_what_the_missing_rank_does_is_said(make_stream, activity, says):
 
 
 @pytest.mark.parametrize(("alike", "named"), [((0, 19), 0), ((19, 0), 1), ((3, 3), 1)])
-def test_of_two_different_calls_the_rarer_is_named(make_stream, alike, named):
-    """A rank that left the loop is in a barrier that it has not called before."""
+def test_of_two_different_calls_neither_is_blamed(make_stream, alike, named):
+    """A rank that left the loop is in a barrier that it has not called before; or it evaluates, and the other does not."""
     run = make_stream()
     zero, one = begin_ranks(run, 2)
     for folder, op, count in ((zero, "barrier", alike[0]), (one, "all_reduce", alike[1])):
         run.emit_events(folder, make_hung(run, "collective", op=op, number=5, counts={"world": 5}, alike=count))
     found = find_only(run, "TD-R006", -15)
     assert found.rank == named
-    assert found.title.startswith(f"rank {named} does not come to {('all_reduce', 'barrier')[named]}")
+    calls = {0: "in barrier (train.py:", 1: "in all_reduce (train.py:"}
+    assert found.title.startswith("ranks 0-1 wait for each other in different collectives, for 31 s since step 3: ")
+    assert all(f"rank {rank} {call}" in found.title for rank, call in calls.items())
+    assert ("has made no such call before" in found.cause) == (alike != (3, 3)) and "`-f DISTRIBUTED`" in found.try_next
+
+
+@pytest.mark.parametrize("odd", [0, 2, 3])
+@pytest.mark.parametrize("alike", [(0, 19), (19, 0)])
+def test_of_four_ranks_the_one_in_another_call_is_named(make_stream, odd, alike):
+    """However often each was made: three that evaluate for the first time are not wrong."""
+    run = make_stream()
+    folders = begin_ranks(run, 4)
+    for rank, folder in enumerate(folders):
+        op, count = ("barrier", alike[0]) if rank == odd else ("all_reduce", alike[1])
+        run.emit_events(folder, make_hung(run, "collective", op=op, number=5, counts={"world": 5}, alike=count))
+    found = find_only(run, "TD-R006", -15)
+    assert found.rank == odd and found.title.startswith(f"rank {odd} does not come to all_reduce, where ranks ")
 
 
 @pytest.mark.parametrize("resumed", [False, True])
