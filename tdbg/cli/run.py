@@ -130,7 +130,7 @@ OPTIONS: Options = {
     "stop_before_update": Option(
         ("--stop-before-update",),
         "",
-        "Stop before the optimizer uses a non-finite gradient (syncs a GPU).",
+        "Stop before the optimizer uses a non-finite gradient; looks before each update, whatever that costs (syncs a GPU).",
         group=FOUND,
         value=bool,
     ),

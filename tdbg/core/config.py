@@ -147,8 +147,10 @@ class Settings:
 
     @property
     def budget_pct(self) -> float:
-        """The share of wall time tdbg may cost, in percent."""
-        return BUDGET_PCT[self.level] if self.max_overhead is None else self.max_overhead
+        """The share of wall time tdbg may cost, in percent; to stop before a bad update takes a look before each."""
+        if self.max_overhead is not None:
+            return self.max_overhead
+        return 100.0 if self.stop_before_update else BUDGET_PCT[self.level]
 
     @property
     def disk_budget_bytes(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tdbg.core.events import ChildExit, Event, Finding, Observation
+from tdbg.core.events import STOPPED, ChildExit, Event, Finding, Note, Observation
 from tdbg.core.host import host_name
 from tdbg.core.native_stack import NATIVE_STACK, CrashPlace, read_crash_place
 from tdbg.core.observations.distributed import QuietRank, RankResumed
@@ -69,14 +69,17 @@ class RankExit(Rule):
     title = "a rank exited with an error code or was killed by a signal"
     severity = "error"
     leads_to = ("TD-R001", Link("TD-R003", least=-1), "TD-R004", "TD-R006", Link("TD-C005", least=-1, other=("rank",)))
-    listens = (ChildExit, Observation)
+    listens = (ChildExit, Observation, Note)
     observes = (QuietRank, RankResumed, HungRank, HungRankResumed)
 
     def __init__(self) -> None:
         self._hung: dict[int, float] = {}  # rank -> for how long it has stood still
+        self._stopped: dict[int, str] = {}  # rank -> that tdbg ended it, and before which update
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if process.rank is not None:
+        if isinstance(event, Note) and event.code == STOPPED:
+            self._stopped[process.rank or 0] = event.text
+        elif process.rank is not None:
             quiet = QuietRank.from_event(event) or HungRank.from_event(event)
             if quiet is not None:
                 self._hung[process.rank] = quiet.quiet_s
@@ -102,15 +105,15 @@ class RankExit(Rule):
         return (
             self.make_finding(
                 f"rank {first.rank} {how}{_format_place(place)}{when}",
-                severity="info" if first.code in ASKED_TO_END or hung else self.severity,
+                severity="info" if first.code in ASKED_TO_END or hung or first.rank in self._stopped else self.severity,
                 first_step=first.step,
                 rank=first.rank,
                 evidence=hung
                 + [f"on {first.host}"] * bool(first.host)
                 + [f"then: {join_limited(others, 6)}"] * bool(others)
                 + [f"Python stacks: {first.folder.name}/{NATIVE_STACK}"] * bool(place),
-                cause="" if hung else _find_cause(view, first.code, place),
-                try_next=_find_advice(first.code, place),
+                cause=self._stopped.get(first.rank) or ("" if hung else _find_cause(view, first.code, place)),
+                try_next="" if first.rank in self._stopped else _find_advice(first.code, place),
             ),
         )
 

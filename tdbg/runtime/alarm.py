@@ -1,10 +1,11 @@
 """Values that are not finite: the first-bad report, and closer attention to the steps that follow."""
 
 import time
+from collections.abc import Callable
 
 from torch.optim import Optimizer
 
-from tdbg.core.events import Step
+from tdbg.core.events import STOPPED, Step
 from tdbg.core.guard import EndRun
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.dispatcher import ProbeDispatcher
@@ -76,6 +77,7 @@ class Alarm:
         dispatcher: ProbeDispatcher,
         budget: Budget,
         attention: Attention,
+        note: Callable[[str, str], None],
         *,
         stop_before_update: bool,
     ) -> None:
@@ -83,36 +85,40 @@ class Alarm:
         self._dispatcher = dispatcher
         self._budget = budget
         self._attention = attention
+        self._note = note
         self._stops = stop_before_update
 
     def bad_loss(self, value: float) -> None:
         """The loss is not finite and no update has been made of it: the weights are as they were in forward."""
         self._ask_for_causes(self._state.step + 1)
         self._dispatch_report("report_loss", value)
-        if self._stops:
-            raise StopBeforeUpdate
+        self._stop_if_asked()
 
     def bad_gradients(self, bad: list[tuple[str, Bad]]) -> None:
         """Gradients are not finite and the optimizer has not used them."""
         if not self._state.bad_seen:
             self._dispatcher.dispatch("gradients_bad")
         self._dispatch_report("report_gradients", bad)
-        if self._stops:
-            raise StopBeforeUpdate
+        self._stop_if_asked()
 
     def bad_local(self, bad: list[tuple[str, Bad]]) -> None:
         """Gradients of this rank alone are not finite; no other rank had a part in them, no optimizer has used them."""
         if not self._state.bad_seen:
             self._dispatcher.dispatch("gradients_bad")
         self._dispatch_report("report_local", bad)
-        if self._stops:
-            raise StopBeforeUpdate
+        self._stop_if_asked()
 
     def bad_late(self, names: list[str], record: Step | None, kind: str = "") -> None:
         """Values read one step late are not finite; the weights have been updated since."""
         if not names:
             self._ask_for_causes(record.step if record is not None else self._state.step)
         self._dispatch_report("report_late", names, record, kind)
+
+    def _stop_if_asked(self) -> None:
+        if self._stops:
+            step = self._state.step + 1
+            self._note(STOPPED, f"tdbg ended the run before the update of step {step}, as --stop-before-update asks")
+            raise StopBeforeUpdate
 
     def _ask_for_causes(self, step: int) -> None:
         """Have probes say what made a loss bad, before the first-bad report tells of its consequences."""

@@ -165,7 +165,7 @@ class Monitor(State):
         """What the hooks of calls, losses and gradients lead to."""
         at_once = self.settings.stop_before_update
         self._attention = Attention()
-        self.alarm = Alarm(self, self.dispatcher, self.budget, self._attention, stop_before_update=at_once)
+        self.alarm = Alarm(self, self.dispatcher, self.budget, self._attention, self.note, stop_before_update=at_once)
         self.search = RootSearch(self.roots, self.optimizers, self.note)
         device_losses = DeviceLosses()
         self.calls = KeptCalls()
