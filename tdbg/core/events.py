@@ -207,7 +207,7 @@ class NonFinite(Event):
     )
     dataset: str = doc("the dataset that `samples` counts in", "")
     samples: list[int] = doc(
-        "the dataset's indices of these rows, if other samples in their place make the forward pass finite",
+        "the dataset's indices of these rows, if other samples in their place make the pass finite",
         factory=list,
     )
     loss: Number | None = doc("the step's loss")
@@ -220,6 +220,13 @@ class NonFinite(Event):
     during: str = doc("train or eval", "train")
     note: str = doc("what could not be found out, and why", "")
     ring: list[dict[str, Any]] = doc("the last step records before it (without vectors)", factory=list)
+
+    @property
+    def rows_are_samples(self) -> bool:
+        """True if dimension 0 of the tensor counts samples: of what modules take and return, and of its gradient."""
+        return self.phase in ("input", "forward") or (
+            self.phase == "backward" and self.tensor.startswith("gradient of input")
+        )
 
 
 @event_type

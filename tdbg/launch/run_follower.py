@@ -22,6 +22,7 @@ from tdbg.rules.verdict import Verdict
 
 PART_OFF = "TD-C005"
 POLL_S = 0.25
+CRITICAL_LINES = 5  # for the first that is critical, whatever lesser ones have taken
 LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
 CHUNK_BYTES = 1 << 20
 MAX_CHUNKS = 4  # of one file in one poll, so that a flood does not hold up the others
@@ -230,9 +231,11 @@ class Follower:
             self._progress.clear_line()
             print_messages(format_title(finding))
             return
-        limit = min(self._lines_left, 1 if finding.severity in self._shown else BLOCK_LINES)
+        is_first = finding.severity not in self._shown
+        left = max(self._lines_left, CRITICAL_LINES if is_first and finding.severity == "critical" else 0)
+        limit = min(left, BLOCK_LINES if is_first else 1)
         lines = format_finding(finding, limit) if limit else []
-        self._lines_left -= len(lines)
+        self._lines_left = max(self._lines_left - len(lines), 0)
         self._shown.add(finding.severity)
         if lines:
             self._progress.clear_line()

@@ -383,7 +383,7 @@ def _describe_evidence(seen: Sighting) -> list[str]:
 
 def _describe_rows(event: NonFinite) -> str:
     """``, all in row 20 of 32 (from sample 4711 of Sensors)``; empty for weights and gradients."""
-    if not event.rows or event.phase not in ("input", "forward") or event.how == "bracket":
+    if not event.rows or not event.rows_are_samples or event.how == "bracket":
         return ""
     rows = f", all in {_join_numbered('row', event.rows)} of {event.shape[0]:,}"
     samples = (

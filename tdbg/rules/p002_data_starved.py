@@ -32,8 +32,8 @@ class DataStarved(Rule):
     Why it matters: An accelerator that waits is paid for and does nothing; the fix is often one argument.
 
     Example:
-        TD-P002 warning: waiting for batches of Images (training) takes 71% of the time between them (median 48 ms
-        each), 64% of the run's time, rank 0
+        TD-P002 warning: waiting for batches of Images (training) takes 71% of the time between batches (median
+        48 ms each), 64% of the run's time, rank 0
           Images.__getitem__: 83% of the time to fetch a sample in load (numpy/lib/_npyio_impl.py), called at
           train.py:27
 
@@ -152,7 +152,7 @@ def _format_opening(seen: DataWait) -> str:
 
 def _format_batches(seen: DataWait) -> str:
     """What the share of a wait is of: the last batches, or all; not told in runs recorded before it was known."""
-    return f"its last {format_count(min(seen.count, WINDOW), 'batch')}" if seen.run_over is False else "them"
+    return f"its last {format_count(min(seen.count, WINDOW), 'batch')}" if seen.run_over is False else "batches"
 
 
 def _format_run_share(seen: DataWait) -> str:

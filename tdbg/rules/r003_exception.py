@@ -1,5 +1,6 @@
 """TD-R003: an exception ended a rank, or was logged and swallowed."""
 
+import os
 import re
 from collections.abc import Iterable
 
@@ -193,7 +194,7 @@ class ExceptionRule(Rule):
         finding.severity = "warning"
 
     def _fill_finding(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
-        at = f" ({event.where})" if event.where else ""
+        at = f" ({os.path.basename(event.where)})" if event.where else ""  # the evidence has the whole path
         finding.title = f"{_format_process(process, event)}: {_format_error(event)}, {how}, after step {event.step}{at}"
         finding.severity = self.severity
         finding.first_step = event.step

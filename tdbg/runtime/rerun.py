@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -179,7 +179,7 @@ class Located:
     note: str = ""
     operation: Operation | None = None
     fed_bad: bool = False  # what entered the module in the forward pass was not finite
-    call: Call | None = None  # whose forward pass was not finite
+    call: Call | None = None  # whose forward or backward pass was not finite
     shared: bool = False  # other ranks have a part in the forward pass, which therefore was not run again
 
     @property
@@ -438,10 +438,12 @@ def _forward_once(call: Call, names: Names) -> Located:
     return located or Located("")
 
 
-def is_finite_without(call: Call, argument: Tensor, rows: Sequence[int], names: Names) -> bool:
+def is_finite_without(
+    call: Call, argument: Tensor, rows: Sequence[int], names: Names, *, backward: bool = False
+) -> bool:
     """True if the call is finite once another row of one argument has taken the place of these rows.
 
-    Runs the batch once more: for after a fault has been located.
+    Runs the batch once more: for after a fault has been located. backward: its gradients as well.
     """
     root = call.module()
     spare = next((row for row in range(len(argument)) if row not in rows), None)
@@ -450,7 +452,12 @@ def is_finite_without(call: Call, argument: Tensor, rows: Sequence[int], names: 
     changed = argument.detach().clone()
     changed[list(rows)] = changed[spare].clone()
     args, kwargs = (_replace_tensor(value, argument, changed) for value in (call.args, call.kwargs))
-    return first_bad((args, kwargs)) is None and not _trace_forward(call, unwrap_module(root), args, kwargs, names)
+    if first_bad((args, kwargs)) is not None:
+        return False
+    inner = unwrap_module(root)
+    if backward:
+        return not _trace_backward(replace(call, args=args, kwargs=kwargs, versions=None), inner, names).found
+    return not _trace_forward(call, inner, args, kwargs, names)
 
 
 def _replace_tensor(value: Any, old: Tensor, new: Tensor) -> Any:
@@ -528,6 +535,7 @@ def locate_backward(calls: list[Call], names: Names) -> Located:
     for call in calls:
         located = _backward_once(call, names)
         if located.found:
+            located.call = call
             return located
         missed.append(located)
     return next((located for located in missed if located.note), Located(""))

@@ -19,7 +19,7 @@ from tests.e2e.conftest import (
 
 SOURCE = PROGRAMS / "early.py"
 (LINE,) = (n for n, text in enumerate(SOURCE.read_text().splitlines(), 1) if "# the line that tdbg has to name" in text)
-OWN_LINE = f"({SOURCE}:{LINE})"
+OWN_LINE = f"({SOURCE.name}:{LINE})"
 ERROR = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (16x8 and 7x4)"
 SWALLOWED = "and the program ended (exit 0) without one optimizer step, after step 0"
 FLAG = ("-f", "DATALOADER")

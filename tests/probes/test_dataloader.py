@@ -160,6 +160,32 @@ def test_a_sample_whose_output_is_not_finite_is_named(start_watch: Any, workers:
     assert (seen.step, seen.rows, seen.dataset, seen.samples) == (3, [5], "WithZeros", [21])
 
 
+class Root(nn.Module):
+    """The length of each row: its derivative is NaN at 0."""
+
+    def forward(self, x_BF: torch.Tensor) -> torch.Tensor:
+        return x_BF.square().sum(1, keepdim=True).sqrt() * torch.ones_like(x_BF)
+
+
+class Rooted(nn.Module):
+    """Its gradient is NaN for a sample of zeros, and its output is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.root, self.head = nn.Linear(FEATURES, FEATURES, bias=False), Root(), make_model()
+
+    def forward(self, x_BF: torch.Tensor) -> torch.Tensor:
+        return self.head(self.root(self.first(x_BF)))
+
+
+@HOW_SAMPLES_ARE_FOUND
+def test_a_sample_whose_gradient_is_not_finite_is_named(start_watch: Any, flags: dict[str, bool]) -> None:
+    watched = start_watch(flags=flags)
+    train_model(Rooted(), DataLoader(WithZeros(64), batch_size=8))
+    seen = find_nonfinite(watched)
+    assert (seen.phase, seen.step, seen.rows, seen.samples) == ("backward", 3, [5], [21])
+
+
 @HOW_SAMPLES_ARE_FOUND
 def test_no_sample_is_named_where_the_rows_are_in_another_order(start_watch: Any, flags: dict[str, bool]) -> None:
     watched = start_watch(flags=flags)

@@ -178,7 +178,7 @@ def test_waiting_for_data(one_rank: Any, workers: int, cores: int, advice: str) 
     facts = {"workers": workers, "cores": cores, "use": "evaluation", "whole_share": 0.31}
     finding = judge_only(run_after(one_rank, make_observation("WAIT", **{**WAIT, **facts})), "TD-P002")
     assert finding.title == (
-        "waiting for batches of Images (evaluation) takes 71% of the time between them (median 48.2 ms each),"
+        "waiting for batches of Images (evaluation) takes 71% of the time between batches (median 48.2 ms each),"
         " 31% of the run's time, rank 0"
     )
     assert advice in finding.try_next and f"{cores} cores" in finding.evidence[1]
@@ -208,7 +208,7 @@ def test_the_figures_of_a_wait_are_brought_up_to_date(one_rank: Any) -> None:
     assert "71% of the time between its last 50 batches" in title and "77% of the run's time up to step 3" in title
     events = [make_observation("WAIT", step=step, **facts) for step, facts in ((3, early), (101, early), (256, late))]
     finding = judge_only(run_after(one_rank, *events), "TD-P002")
-    assert "takes 93% of the time between them" in finding.title and "92% of the run's time, rank 0" in finding.title
+    assert "takes 93% of the time between batches" in finding.title and "92% of the run's time, rank 0" in finding.title
     assert "after 254 batches" in finding.evidence[0]
     assert not [line for line in finding.evidence if line.startswith(("also", "again"))]
 

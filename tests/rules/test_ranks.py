@@ -341,7 +341,7 @@ def test_an_exception_that_is_swallowed_before_any_step_is_an_error(make_stream,
     assert (finding.code, finding.severity, finding.rank) == ("TD-R003", "error", 0)
     assert finding.title == (
         "rank 0: ValueError: bad label, logged and swallowed, and the program ended (exit 0) without one optimizer step,"
-        " after step 0 (/home/me/train.py:88)"
+        " after step 0 (train.py:88)"
     )
     assert finding.title in verdict.format_headline() and verdict.should_fail("error")
 

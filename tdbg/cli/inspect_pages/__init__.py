@@ -24,9 +24,9 @@ def put_command_first(words: list[str]) -> list[str]:
         return ["ls"]
     if words[0] in NAMES or words[0].startswith("-"):
         return words
-    from tdbg.pages.selection.locations import is_in_newest_run, is_place
+    from tdbg.pages.selection.locations import is_place, is_under_runs
 
-    if is_place(words[0]) or is_in_newest_run(words[0]):
+    if is_place(words[0]) or is_under_runs(words[0]):
         path, *others = words
         return [others[0], path, *others[1:]] if others and others[0] in NAMES else ["ls", *words]
     from difflib import get_close_matches

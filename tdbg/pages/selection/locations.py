@@ -59,11 +59,14 @@ def resolve_place(paths: "Sequence[str]") -> str:
     """The one path that is named, or the newest run. Raises TdbgError for several, and where there is no run."""
     if len(paths) > 1:
         raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
-    return _find_in_newest_run(paths[0]) if paths else find_newest_run()
+    return _find_under_runs(paths[0]) if paths else find_newest_run()
 
 
-def _find_in_newest_run(path: str) -> str:
-    """The path; where it is nothing here, the file of that name in the newest run, as findings name it."""
+def _find_under_runs(path: str) -> str:
+    """The path; where it is nothing here, the run of that name, or the file of the newest run, as findings name it."""
+    run = _get_named_run(path)
+    if run:
+        return run
     inside = _get_path_in_newest_run(path)
     if not inside:
         return path
@@ -73,9 +76,21 @@ def _find_in_newest_run(path: str) -> str:
     return inside
 
 
-def is_in_newest_run(word: str) -> bool:
-    """True if a word is no path here, but one of the newest run, such as ``rank0000/batch_step00000012.safetensors``."""
-    return bool(_get_path_in_newest_run(word))
+def is_under_runs(word: str) -> bool:
+    """True if a word is no path here, but names a run, or a file of the newest: ``rank0000/batch_step00000012.safetensors``."""
+    return bool(_get_named_run(word) or _get_path_in_newest_run(word))
+
+
+def _get_named_run(name: str) -> str:
+    """The run of this name under ./tdbg_runs, as `tdbg report` takes it; empty where there is none."""
+    if not name or is_place(name) or "/" in name:
+        return ""
+    from tdbg.core.rundir import RunDir
+
+    try:
+        return str(RunDir.open(name).path)
+    except TdbgError:
+        return ""
 
 
 def _get_path_in_newest_run(path: str) -> str:

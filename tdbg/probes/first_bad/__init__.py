@@ -99,6 +99,7 @@ class FirstBad(Probe):
             if self._list_bad_weights():
                 event.phase = "optimizer"
         event.weights = "intact"
+        self._name_samples(event, located)
         # Of a sharded model other ranks' weights took part; if these were bad, all ranks see it in their gradients.
         event.origin = "unknown" if located.shared and self.monitor.world_size > 1 else "here"
         if event.phase == "optimizer":
@@ -120,6 +121,7 @@ class FirstBad(Probe):
         self._fill_event(event, located)
         if located.found:
             event.origin = "here"
+            self._name_samples(event, located)
             if event.phase == "optimizer":
                 self._from_weights(event)
         else:
@@ -261,15 +263,16 @@ class FirstBad(Probe):
         """Name the samples of the dataset behind the bad rows, if a pass with others in their place is finite."""
         call, rows = located.call, event.rows
         dataset, indices = self._find_batch_indices()
-        if call is None or not rows or event.phase not in ("input", "forward") or event.shape[0] != len(indices):
+        if call is None or not rows or not event.rows_are_samples or event.shape[0] != len(indices):
             return
+        names, backward = self.monitor.find_probe("gradient-norms").model_names, event.phase == "backward"
         batch = self.monitor.find_probe("loader-wait").batch
         taken = [tensor for _, tensor in iter_tensors(batch) if tensor.dim() and len(tensor) == len(indices)]
         with self.monitor.own_pass(), guarded("the program's own forward may refuse another call"):
             for _, argument in iter_tensors((call.args, call.kwargs)):
                 if not any(_is_same_data(argument, tensor) for tensor in taken):
                     continue
-                if is_finite_without(call, argument, rows, self.monitor.find_probe("gradient-norms").model_names):
+                if is_finite_without(call, argument, rows, names, backward=backward):
                     event.dataset, event.samples = dataset, [indices[row] for row in rows]
                     return
 
