@@ -20,7 +20,7 @@ KINDS = {
     ),
     "zero": (
         "got a gradient of zeros",
-        "dead units, a mask or a clamp that stops every gradient, or an input of zeros",
+        "dead units, a mask or a clamp that stops every gradient, a loss of exactly 0, or an input of zeros",
         "check the activations with --flag FORWARD; look for clamp, where, round or argmax after them",
     ),
 }

@@ -60,6 +60,8 @@ def format_progress(row: RankRow) -> str:
     least = "at least " if row["evals_at_least"] else ""
     calls = f"{least}{format_count(row['evals'], 'evaluation call')}"
     done = f"step {row['steps']}" if row["steps"] or not row["evals"] else calls
+    if row["steps"] and row["ended"].startswith("SIG"):  # its last steps may have no record
+        done = f"on record to step {row['steps']}"
     planned = f" of {row['planned']}" if row["planned"] else ""
     again = f", after {format_count(row['attempts'] - 1, 'restart')}" if row["attempts"] > 1 else ""
     return f"{done}{planned}, {row['ended']}{again}"

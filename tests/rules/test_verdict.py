@@ -37,7 +37,7 @@ def test_a_ruined_run_in_few_lines(make_stream):
         "verdict: 3 findings (2 critical, 1 error); 2 ranks, 60 steps; exit 1; cost of tdbg 0.40 % (budget 1 %)"
     )
     assert lines[1] == '  TD-N001 critical: first NaN at step 3 on rank 1, in backward of module "blocks.2.act" (Act)'
-    assert any("rank 1: step 59, SIGKILL" in line for line in lines)
+    assert any("rank 1: on record to step 59, SIGKILL" in line for line in lines)
     page = run.judge_stream(1).format_page()
     assert any(line.startswith("cost of tdbg: 0.40 % of the wall time (budget 1 %)") for line in page)
 
