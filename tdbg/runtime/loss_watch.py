@@ -200,8 +200,11 @@ class LossWatch:
             self._alarm.bad_loss(value)
 
     def _send_from_device(self, loss: Tensor | None) -> None:
-        if loss is not None and can_copy(loss) and self._state.in_update is None:
-            self._device_losses.send(loss)
+        if loss is None or not can_copy(loss) or self._state.in_update is not None:
+            return
+        here = tensors.to_local_part(loss)
+        if here.numel() == 1:
+            self._device_losses.send(here)
 
     def check_device_losses(self) -> None:
         """Clipping or an update begins, or the update is left out: the losses that have come from a device by now.
