@@ -154,7 +154,12 @@ class Probe(Listener):
 
         def make_wrapper(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if not self.on or torch.compiler.is_compiling() or self.monitor.rerunning or is_capturing():
+                if (
+                    not self.on
+                    or torch.compiler.is_compiling()
+                    or self.monitor.rerunning
+                    or call_outside_compiler(is_capturing)
+                ):
                     return original(*args, **kwargs)
                 if before is not None:
                     call_outside_compiler(guard.call_guarded, self._run_timed, before, args, kwargs)

@@ -258,7 +258,7 @@ class TrainingHooks:
             if (
                 torch.compiler.is_compiling()
                 or not monitor.active
-                or is_capturing()
+                or call_outside_compiler(is_capturing)
                 or call_outside_compiler(guard.call_guarded, self.is_elsewhere)
             ):
                 return original(parameters, *args, **kwargs)
@@ -292,7 +292,7 @@ class TrainingHooks:
         def look_and_go(tensors: Any, *args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if is_capturing():
+            if call_outside_compiler(is_capturing):
                 call_outside_compiler(guard.call_guarded, self._note_capture)
                 return original(tensors, *args, **kwargs)
             if call_outside_compiler(guard.call_guarded, self.is_elsewhere):
