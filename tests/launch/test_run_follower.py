@@ -120,7 +120,8 @@ def test_stop_is_called_once_with_the_finding_asked_for(run_stream):
     emit_nan_run(run_stream)
     assert asked.wait(10)
     follower.finish_run(-15)
-    assert called == ["TD-N001 (--stop-on)"]
+    # The dead run of rank 0 may be read before the NaN of rank 1, which made it.
+    assert len(called) == 1 and called[0] in ("TD-N001 (--stop-on)", "TD-N002 (--stop-on)")
 
 
 def test_quiet_says_the_first_line_of_the_verdict(run_stream, capsys):
@@ -356,9 +357,20 @@ def test_nothing_is_left_open(run_stream):
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("needs /proc")
     emit_nan_run(run_stream, 8)
-    before = len(os.listdir("/proc/self/fd"))
+    before = list_open_files(run_stream)
     make_follower(run_stream, speaks=False).finish_run(0)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert list_open_files(run_stream) == before
+
+
+def list_open_files(run: Stream) -> list[str]:
+    """The files of the run that this process has open; what other tests leave to the collector is not counted."""
+    opened = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            opened.append(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:  # the one that listed them
+            continue
+    return sorted(path for path in opened if path.startswith(str(run.run.path)))
 
 
 def test_a_trigger_may_end_the_run(run_stream):
