@@ -23,7 +23,7 @@ class Copy:
         self._host = torch.empty((), dtype=torch.float32, pin_memory=True)
         self._arrived = torch.cuda.Event()
 
-    def start(self, loss: Tensor) -> None:
+    def start_copy(self, loss: Tensor) -> None:
         """Start to copy the number, on the stream that computes it."""
         self._host.copy_(loss.reshape(()), non_blocking=True)
         self._arrived.record(torch.cuda.current_stream(loss.device))
@@ -65,13 +65,13 @@ class DeviceLosses:
         self._given_up: deque[Copy] = deque()  # of earlier ones
         self._free: list[Copy] = []
         self._device = torch.device("cuda")
-        self.waited_s = 0.0  # in the last call of `receive`
+        self.waited_s = 0.0  # in the last call of `receive_losses`
         self._waited = False  # for a loss of this step
         self._end: Mark | None = None  # of an update whose loss was waited for
         self._rest_until = 0  # no loss of a step before this one is waited for
         self._next_rest_steps = FIRST_REST_STEPS
 
-    def send(self, loss: Tensor) -> None:
+    def send_loss(self, loss: Tensor) -> None:
         """The backward pass of a loss (one number) is about to begin."""
         if loss.device != self._device:  # one event serves one device
             self._device, self._free = loss.device, []
@@ -82,10 +82,10 @@ class DeviceLosses:
         if len(self._flying) + len(self._given_up) >= MAX_FLYING:
             return
         copy = self._free.pop() if self._free else self._make_copy()
-        copy.start(loss)
+        copy.start_copy(loss)
         self._flying.append(copy)
 
-    def receive(self, step: int) -> list[float]:
+    def receive_losses(self, step: int) -> list[float]:
         """The losses sent since the last time in the step, as far as they are there or may be waited for."""
         values = []
         self.waited_s = 0.0

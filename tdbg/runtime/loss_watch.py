@@ -204,14 +204,14 @@ class LossWatch:
             return
         here = tensors.to_local_part(loss)
         if here.numel() == 1:
-            self._device_losses.send(here)
+            self._device_losses.send_loss(here)
 
     def check_device_losses(self) -> None:
         """Clipping or an update begins, or the update is left out: the losses that have come from a device by now.
 
         Waiting for one is no cost of tdbg's: meanwhile the device works.
         """
-        values = self._device_losses.receive(self._state.step + 1)
+        values = self._device_losses.receive_losses(self._state.step + 1)
         self._budget.exclude(self._device_losses.waited_s)
         for value in values:
             if not math.isfinite(value):

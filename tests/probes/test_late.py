@@ -174,7 +174,7 @@ class PlayedCopy:
     def __init__(self) -> None:
         self.value, self.asked = 0.0, 0
 
-    def start(self, value: torch.Tensor) -> None:
+    def start_copy(self, value: torch.Tensor) -> None:
         self.value = float(value)
 
     def has_arrived(self) -> bool:

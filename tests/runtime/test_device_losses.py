@@ -25,7 +25,7 @@ class PlayedCopy:
         self.device, self.place, self.value = device, 0, 0.0
         device.copies += 1
 
-    def start(self, loss: Tensor) -> None:
+    def start_copy(self, loss: Tensor) -> None:
         self.device.given += 1
         self.place, self.value = self.device.given, float(loss)
 
@@ -63,9 +63,9 @@ def losses(device: Device) -> DeviceLosses:
 
 def run_step(losses: DeviceLosses, device: Device, step: int, *, starved: bool, value: float = 1.0) -> list[float]:
     """A step whose backward pass is queued behind the loss. starved: it is done before the next forward pass."""
-    losses.send(torch.tensor(value))
+    losses.send_loss(torch.tensor(value))
     device.given += 1  # backward
-    found = losses.receive(step)
+    found = losses.receive_losses(step)
     device.given += 1  # the update
     losses.end_step()
     if starved:
@@ -75,10 +75,10 @@ def run_step(losses: DeviceLosses, device: Device, step: int, *, starved: bool, 
 
 
 def test_what_has_arrived_is_read_without_a_wait(losses: DeviceLosses, device: Device) -> None:
-    losses.send(torch.tensor(math.nan))
+    losses.send_loss(torch.tensor(math.nan))
     device.done = device.given
-    assert math.isnan(losses.receive(1)[0]) and device.waits == 0
-    assert losses.receive(1) == [], "each is handed over once"
+    assert math.isnan(losses.receive_losses(1)[0]) and device.waits == 0
+    assert losses.receive_losses(1) == [], "each is handed over once"
 
 
 def test_a_busy_device_is_waited_for_in_each_step(losses: DeviceLosses, device: Device) -> None:
@@ -106,16 +106,16 @@ def test_waiting_goes_on_where_the_device_keeps_its_work(losses: DeviceLosses, d
 
 def test_losses_of_a_step_come_in_order(losses: DeviceLosses, device: Device) -> None:
     for value in (1.0, 2.0, 3.0):
-        losses.send(torch.tensor(value))
-    assert losses.receive(1) == [1.0, 2.0, 3.0]
+        losses.send_loss(torch.tensor(value))
+    assert losses.receive_losses(1) == [1.0, 2.0, 3.0]
 
 
 def test_what_the_device_does_not_come_to_is_bounded(losses: DeviceLosses, device: Device) -> None:
     for _ in range(2 * MAX_FLYING):
-        losses.send(torch.tensor(1.0))
+        losses.send_loss(torch.tensor(1.0))
         losses.end_step()
     assert device.copies == MAX_FLYING
     device.done = device.given
-    losses.send(torch.tensor(5.0))
+    losses.send_loss(torch.tensor(5.0))
     assert device.copies == MAX_FLYING, "once it has, they are used again"
-    assert losses.receive(1) == [5.0], "and none of an earlier step is taken for one of this"
+    assert losses.receive_losses(1) == [5.0], "and none of an earlier step is taken for one of this"

@@ -182,7 +182,7 @@ class FirstBad(Probe):
             return
         sums = torch.stack([as_real(tensor).sum(dtype=torch.float32) for tensor in outputs])
         copy = Copy()
-        copy.start(sums.sum())
+        copy.start_copy(sums.sum())
         self._held.append(_HeldEvaluation(call, output, copy, self._eval_step(), self.monitor.updates))
 
     def _check_held_evaluations(self, *, wait: bool) -> None:
