@@ -52,7 +52,7 @@ class StackSampler:
         """The thread goes on to something else."""
         self._since = 0.0
 
-    def stop(self) -> None:
+    def stop_sampling(self) -> None:
         """End the thread beside it, and wait for that."""
         self._end.set()
         if self._thread is not None:

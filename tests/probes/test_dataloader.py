@@ -526,7 +526,7 @@ def test_an_error_of_the_sampling_harms_nothing(monkeypatch: pytest.MonkeyPatch)
     sampler = stack_sampler.StackSampler(guard, lambda frame: (str(1 // 0),))
     sampler.resume()
     sampler._end.wait(5.0)
-    sampler.stop()
+    sampler.stop_sampling()
     assert told == ["dataloader: integer division or modulo by zero"] and sampler.is_done and not list_samplers()
 
 

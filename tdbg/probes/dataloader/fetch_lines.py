@@ -98,7 +98,7 @@ class FetchLines:
     def stop_sampling(self) -> None:
         """Leave no thread behind: this process is about to fork, or ends."""
         if self._sampler is not None:
-            self._sampler.stop()
+            self._sampler.stop_sampling()
 
     def prepare_workers(self) -> None:
         """Workers are about to be forked: they need a way to be asked, and to answer."""
