@@ -152,6 +152,8 @@ class OutOfStep(Rule):
             evidence = [f"rank {rank}: {chunks[rank].format_window(at)}" for rank in sorted(chunks)][:4]
             more = [f"{format_ranks(called[call])}: {call}" for call in called if call not in (usual, other)]
             evidence += [join_limited(more, 4)] if more else []
+        is_tie = len(odd) == len(called[usual])  # then neither is the odd one
+        where = f"between {format_ranks([*odd, *called[usual]])}" if is_tie else f"on rank {odd[0]}"
         return self.make_finding(
             f"{what}: {place}, {when}",
             first_step=low,
@@ -159,7 +161,7 @@ class OutOfStep(Rule):
             phase="collective",
             evidence=evidence,
             cause="collectives meet by their order, not by name: results were mixed up, or the job is stuck",
-            try_next=f"find what differs on rank {odd[0]} before that call: a set or dictionary's order, a branch, a caught"
+            try_next=f"find what differs {where} before that call: a set or dictionary's order, a branch, a caught"
             " exception",
         )
 

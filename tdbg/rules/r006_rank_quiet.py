@@ -265,7 +265,7 @@ class RankQuiet(Rule):
             cause=_explain_mutual_wait(case)
             if case.is_mutual
             else "that rank is busy elsewhere, left the loop, or took another branch than the others",
-            try_next="see why one of them did not come to the other's line; `-f DISTRIBUTED` names the first call that differs"
+            try_next=_advise_mutual_wait(case)
             if case.is_mutual
             else f"look at the stacks of rank {missing[0]}"
             + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
@@ -389,6 +389,12 @@ def _is_rarer(other: _Episode, wait: _Episode) -> bool:
 def _describe_both(case: _Case) -> str:
     """``rank 1 in barrier (train.py:9 in main), rank 0 in all_reduce (train.py:5 in main)``."""
     return ", ".join(f"rank {one.rank} {one.describe_place()}" for one in (case.missing[0], case.first_wait))
+
+
+def _advise_mutual_wait(case: _Case) -> str:
+    advice = "see why one of them did not come to the other's line"
+    watched = not isinstance(case.first_wait.seen, HungRank)  # the flag's own probe tells it
+    return advice if watched else f"{advice}; `-f DISTRIBUTED` names the first call that differs"
 
 
 def _explain_mutual_wait(case: _Case) -> str:
