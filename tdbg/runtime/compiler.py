@@ -47,4 +47,7 @@ def call_outside_compiler(function: Callable[..., Result], *args: object) -> Res
 @hide_from_compiler
 def is_capturing() -> bool:
     """True while a CUDA graph is captured: Python runs only then, and nothing may be launched, read or waited for."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    try:
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    except RuntimeError:  # a device that has failed: the program is told by its own calls, and not by this one
+        return False

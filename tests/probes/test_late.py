@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from tdbg.core.events import Step
 from tdbg.probes import Probe, first_bad
 from tdbg.probes.catalog import CATALOG
-from tdbg.runtime import loss_watch, tensors
+from tdbg.runtime import compiler, loss_watch, tensors
 from tdbg.runtime.deferred_reads import LateReads
 from tdbg.runtime.device_losses import DeviceLosses
 
@@ -166,6 +166,27 @@ def test_nothing_is_seen_while_a_graph_is_captured(start_watch: Start, monkeypat
             optimizer.step()
     assert seen.monitor.step == 0 and seen.train_steps == [] and seen.failures == []
     assert "cuda-graph" in seen.notes
+
+
+def test_a_device_that_has_failed_raises_nothing_of_tdbgs_into_the_program(
+    start_watch: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a device-side assertion every question to the driver raises, also whether a graph is captured."""
+
+    def fail() -> bool:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    seen = start_watch()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", fail)
+    with monkeypatch.context() as failed:
+        failed.setattr(torch.cuda, "is_initialized", lambda: True)
+        assert not compiler.is_capturing()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.autograd.backward(model(torch.randn(2, 4)).sum())
+    optimizer.step()
+    assert model.weight.grad is not None and seen.monitor.step == 1
 
 
 class PlayedCopy:
