@@ -30,7 +30,9 @@ settings.register_profile(
 settings.load_profile("tdbg")
 
 # Tests play everything on the host, where a program that finds a device would use it; `pytest tests/cuda` uses it.
-if Path("/dev/nvidiactl").exists() and not any("cuda" in Path(word).parts for word in sys.argv):
+# Workers do not see the command's words: the process that starts them decides, and they inherit what it decided.
+in_worker = "PYTEST_XDIST_WORKER" in os.environ
+if Path("/dev/nvidiactl").exists() and not in_worker and not any("cuda" in Path(word).parts for word in sys.argv):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 if os.environ.pop("CI", ""):  # tests that play a terminal play a user's: in CI tdbg has no colours and no live line

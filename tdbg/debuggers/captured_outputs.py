@@ -127,7 +127,7 @@ class CapturedOutputs(Job):
         return self.nbytes
 
     def release_memory(self) -> None:
-        self.pool.free_bytes(self.nbytes)
+        self.pool.release_bytes(self.nbytes)
 
 
 def _tuple_note(value: tuple[object, ...]) -> dict[str, object]:

@@ -88,8 +88,9 @@ class _Arrival:
     def __init__(self, guard: HookGuard, arrived: Arrived, path: str, *, values: bool) -> None:
         self.guard, self.arrived, self.path, self.values = guard, arrived, path, values
 
-    def __call__(self, grad: Tensor) -> None:
-        self.guard.call_guarded(self._record_gradient, grad)
+    def __call__(self, grad: Tensor | None) -> None:
+        if grad is not None:
+            self.guard.call_guarded(self._record_gradient, grad)
 
     def _record_gradient(self, grad: Tensor) -> None:
         told: dict[str, object] = {"output_grad_stats": _compute_stats(grad)}

@@ -64,7 +64,7 @@ class Pool:
         with self._changed:
             self._acquire_room(size)
 
-    def free_bytes(self, size: int) -> None:
+    def release_bytes(self, size: int) -> None:
         """Such memory is gone."""
         with self._changed:
             self.used_bytes -= size

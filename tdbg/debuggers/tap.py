@@ -655,8 +655,9 @@ class _Gradient:
     def __init__(self, tap: Tap, path: str, of: Copied | None) -> None:
         self.tap, self.path, self.of = tap, path, of
 
-    def __call__(self, grad: Tensor) -> None:
-        self.tap.guard.call_guarded(self.tap.record_gradient, self.path, self.of, grad)
+    def __call__(self, grad: Tensor | None) -> None:
+        if grad is not None:
+            self.tap.guard.call_guarded(self.tap.record_gradient, self.path, self.of, grad)
 
 
 hide_from_compiler(_Before.__call__)

@@ -1,5 +1,6 @@
 """TD-N002: a run that goes on after its loss is lost."""
 
+import itertools
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, NonFinite, Step
@@ -46,7 +47,7 @@ class DeadRun(PerProcessRule[_Streak]):
 
     What it does: Counts training steps in a row whose loss is not finite, from the first one that was located or
     recorded. At 20 it speaks; at the end it says how many steps went to waste, up to the last loss that the
-    process read, recorded or not.
+    process read, recorded or not. A last loss that is not finite is told also where no check met the NaN before.
 
     Why it matters: A dead run looks alive: it uses the machines, writes checkpoints over good ones and may end
     with "done" and exit code 0.
@@ -70,6 +71,7 @@ class DeadRun(PerProcessRule[_Streak]):
         super().__init__()
         self._longest = _Streak()
         self._first = "", _Streak()  # the process that is named, and its own
+        self._is_told = False  # by TD-N001
 
     def should_evaluate(self, event: Event) -> bool:
         """True for a training step, and for the first bad value of training."""
@@ -77,6 +79,7 @@ class DeadRun(PerProcessRule[_Streak]):
 
     def evaluate(self, process: ProcessDir, state: _Streak, event: Step | NonFinite) -> Finding | None:
         if isinstance(event, NonFinite):
+            self._is_told = True
             if is_non_finite(event.loss) and not state.first_bad and not state.records:
                 state.first_bad, state.kind = _find_loss_step(event), str(event.loss)
             return None
@@ -85,6 +88,7 @@ class DeadRun(PerProcessRule[_Streak]):
             if event.loss is not None and event.step >= state.first_bad:
                 self._states.pop(process.label, None)
             return None
+        self._is_told = True
         if state.records == 0:
             state.kind = state.kind or str(event.loss)
             state.since = min(event.step, state.first_bad or event.step)
@@ -113,7 +117,8 @@ class DeadRun(PerProcessRule[_Streak]):
                 steps, title = format_count(streak.steps, "step"), self._given[0].title
                 self._given[0].title = title.replace(GOING_ON, f"for {steps}, to the end of the run")
             self._given[0].evidence.insert(0, self._longest.describe())
-        return ()
+        elif not self._is_told:
+            yield from itertools.islice(filter(None, map(self._tell_last_loss, view.processes.values())), 1)
 
     def _count_to_end(self, state: _Streak, found: ProcessView) -> None:
         """Add the steps after the last record: the process read the loss of its last step, on record or not."""
@@ -126,6 +131,21 @@ class DeadRun(PerProcessRule[_Streak]):
             state.steps = max(state.steps, end.loss_step - state.since + 1)
         if state.steps > self._longest.steps:
             self._longest = state
+
+    def _tell_last_loss(self, found: ProcessView) -> Finding | None:
+        end, last = found.end, found.last
+        if end is None or not is_non_finite(end.loss):
+            return None
+        known = f"last finite loss on record: {format_figure(last.loss)} at step {last.step}" if last else ""
+        return self.make_finding(
+            f"the loss was {format_figure(end.loss)} at step {end.loss_step}, the last one read, {found.display_name}",
+            first_step=end.loss_step,
+            rank=found.rank,
+            phase="loss",
+            evidence=[known] if known else [],
+            cause="unknown where it began: no check of tdbg met it before the run ended",
+            try_next="run again with --max-overhead 100: every step is looked at, and TD-N001 names step and module",
+        )
 
     def _make_dead_finding(self, process: ProcessDir, streak: _Streak) -> Finding:
         skips = streak.skipped == streak.records

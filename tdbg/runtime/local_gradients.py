@@ -184,7 +184,7 @@ class LocalGradients:
         return len(self._each)
 
     @hide_from_compiler
-    def _backward_begun(self, grad: Tensor) -> None:
+    def _backward_begun(self, grad: Tensor | None) -> None:
         """The first gradient of a backward pass is there: ours is the first of its final callbacks."""
         if self._running:
             self._guard.call_guarded(after_backward, self._backward_done)

@@ -501,11 +501,11 @@ class ModuleSampler:
             if rows_NS is not None:
                 self._figures.append(_compute_sample_stats(rows, rows_NS))
 
-    def record_gradient(self, row: Seen, step: int, grad: Tensor, *, reaches_alone: bool) -> None:
+    def record_gradient(self, row: Seen, step: int, grad: Tensor | None, *, reaches_alone: bool) -> None:
         """A gradient arrived at a module's output; called by its hook. reaches_alone: its norm does not count."""
         begun = time.perf_counter()
         try:
-            if step == self.step and not self.monitor.rerunning and is_checkable(grad):
+            if grad is not None and step == self.step and not self.monitor.rerunning and is_checkable(grad):
                 row.reached = True
                 if reaches_alone:
                     pass
@@ -617,7 +617,7 @@ class _GradientHook:
     def __init__(self, look: ModuleSampler, row: Seen, step: int, *, reaches_alone: bool = False) -> None:
         self.look, self.row, self.step, self.reaches_alone = look, row, step, reaches_alone
 
-    def __call__(self, grad: Tensor) -> None:
+    def __call__(self, grad: Tensor | None) -> None:
         self.look.guard.call_guarded(
             self.look.record_gradient, self.row, self.step, grad, reaches_alone=self.reaches_alone
         )

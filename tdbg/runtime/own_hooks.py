@@ -75,8 +75,10 @@ def add_global_hook(table: Table, hook: Callable[..., object]) -> HookHandle:
     return HookHandle(_insert_hook(table, hook, ""), table)
 
 
-def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], object], *, purpose: str = "") -> HookHandle:
+def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor | None], object], *, purpose: str = "") -> HookHandle:
     """Have ``hook`` called with the gradient of a tensor, as ``Tensor.register_hook`` does.
+
+    It gets None where a node has several outputs (chunk, a recurrent layer on CUDA) and only others of them were used.
 
     purpose: on a tensor that stays, such as a parameter that a module returns, it replaces the last hook of its purpose.
     """

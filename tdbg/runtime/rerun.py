@@ -150,8 +150,9 @@ class _Keep:
     def __init__(self, into: dict[int, Tensor], index: int) -> None:
         self.into, self.index = into, index
 
-    def __call__(self, grad: Tensor) -> None:
-        GUARD.call_guarded(self._keep_gradient, grad)
+    def __call__(self, grad: Tensor | None) -> None:
+        if grad is not None:
+            GUARD.call_guarded(self._keep_gradient, grad)
 
     def _keep_gradient(self, grad: Tensor) -> None:
         self.into[self.index] = grad.detach()
@@ -398,7 +399,9 @@ class _Tracer:
                 add_gradient_hook(tensor, partial(self._record_gradient, visit, visit.grad_outputs, name))
 
     @unseen_by_subclasses
-    def _record_gradient(self, visit: _Visit, into: list[bool], name: str, grad: Tensor) -> None:
+    def _record_gradient(self, visit: _Visit, into: list[bool], name: str, grad: Tensor | None) -> None:
+        if grad is None:
+            return
         bad = find_bad_values(grad)
         into.append(bad is None)
         if bad and into is visit.grad_inputs and visit.bad_grad is None:

@@ -326,6 +326,23 @@ def test_a_loss_that_is_finite_at_the_end_adds_no_steps(one_rank):
     assert find_first(run, "TD-N002").evidence[0] == "30 steps without a finite loss, from step 3 on"
 
 
+def test_a_loss_that_nobody_met_before_the_end_is_told(one_rank):
+    """The budget left the last steps without a record, or a part of tdbg was off."""
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    run.emit_events(rank, End(step=45, loss="nan", loss_step=45))
+    finding = find_first(run, "TD-N002")
+    assert finding.title == "the loss was NaN at step 45, the last one read, rank 0"
+    assert finding.evidence == ["last finite loss on record: 2.4 at step 2"]
+
+
+def test_the_last_loss_is_not_told_beside_where_the_nan_began(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    run.emit_events(rank, make_nonfinite(step=44, phase="loss", loss="nan"), End(step=45, loss="nan", loss_step=45))
+    assert run.judge_codes().count("TD-N002") == 0
+
+
 def test_of_a_run_without_an_end_the_steps_are_a_lower_bound(one_rank):
     run, rank = one_rank
     run.emit_steps(rank, [2.5, 2.4] + ["nan"] * 30)

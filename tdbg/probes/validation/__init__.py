@@ -340,8 +340,8 @@ class _Arrived:
     def __init__(self, whose: Pass) -> None:
         self.whose = whose
 
-    def __call__(self, grad: Tensor) -> None:
-        self.whose.used += 1
+    def __call__(self, grad: Tensor | None) -> None:
+        self.whose.used += grad is not None
 
 
 def _add_call(now: Pass, module: nn.Module, call: "Call") -> None:
