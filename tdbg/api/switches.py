@@ -8,7 +8,7 @@ from tdbg.api.flag_values import get_live_flags
 from tdbg.api.session import LOG, Session, current_session, run_agent
 from tdbg.api.watching import start_session, stop_session
 from tdbg.core.errors import TdbgError
-from tdbg.core.flags import FLAGS, Value, expand, parse
+from tdbg.core.flags import FLAGS, Value, expand, parse_flag
 
 ANOMALY = "AUTOGRAD_ANOMALY"
 _anomaly: Any = None  # torch's own mode, as `enable_debugging` left it
@@ -112,7 +112,7 @@ def _parse_flags(names: "str | Iterable[str] | None", *, on: bool) -> dict[str, 
     for name in [names] if isinstance(names, str) else names:
         try:
             held = [*get_live_flags()]  # names of the program's own that are on already
-            found.update(parse(str(name), held) if on else dict.fromkeys(expand(str(name), held), False))
+            found.update(parse_flag(str(name), held) if on else dict.fromkeys(expand(str(name), held), False))
         except TdbgError as error:
             raise TdbgError(f"{error}; {error.hint}", error.hint) from None
     return found

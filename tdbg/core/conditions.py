@@ -394,7 +394,7 @@ def _parse_part(found: dict[str, Any], name: str, equals: str, value: str) -> bo
     if name == "level":
         found["level"] = _parse_level(value)
     elif name == "flag":
-        found["flags"].update(flag_table.parse(value))
+        found["flags"].update(flag_table.parse_flag(value))
     return name in ("level", "flag")
 
 

@@ -369,7 +369,7 @@ def read_flags(value: object, known: Iterable[str] = ()) -> dict[str, flag_table
         return found
     found = {}
     for word in flag_words(value):
-        found.update(flag_table.parse(word, known))
+        found.update(flag_table.parse_flag(word, known))
     return found
 
 

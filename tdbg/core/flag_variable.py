@@ -29,7 +29,7 @@ def read_flag_variable(environ: Mapping[str, str]) -> dict[str, flag_table.Value
     found: dict[str, flag_table.Value] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         try:
-            found.update(flag_table.parse(word))
+            found.update(flag_table.parse_flag(word))
         except TdbgError as error:
             name, _, value = word.partition("=")
             if word.endswith("="):

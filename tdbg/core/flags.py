@@ -440,7 +440,7 @@ def expand(name: str, known: Iterable[str] = ()) -> tuple[str, ...]:
     raise TdbgError(f"no flag is named {name!r}", hint)
 
 
-def parse(text: str, known: Iterable[str] = ()) -> dict[str, Value]:
+def parse_flag(text: str, known: Iterable[str] = ()) -> dict[str, Value]:
     """``FLAG`` or ``FLAG=VALUE`` as written after ``--flag``; a family sets every flag below it.
 
     ``true``/``false`` (any case) become booleans; other values stay text for the program to read.

@@ -19,7 +19,7 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
         waker.wanted.setdefault(name, []).append(then)  # type: ignore[attr-defined]
 
 
-def passed_over_like(module: Any, function: Callable[..., object]) -> Any:
+def disguise_as(module: Any, function: Callable[..., object]) -> Any:
     """``function``, which from now on looks like a part of ``module`` to those who walk the stack.
 
     `logging` finds a record's caller by passing over the frames of its own file, and handlers of the program may do so

@@ -27,7 +27,7 @@ from tdbg.core.redaction import redact_text
 from tdbg.core.tables import format_count
 from tdbg.inject.agent import Agent
 from tdbg.inject.identity import is_child, rank_of_process
-from tdbg.inject.imports import passed_over_like
+from tdbg.inject.imports import disguise_as
 from tdbg.inject.maps import Maps
 from tdbg.logs.guards.flagsets import NONE, Flags
 from tdbg.logs.guards.link import GuardMap
@@ -123,7 +123,7 @@ class Records:
     def _flush_held(self, at_the_end: bool) -> None:
         with self._lock:
             if self.agent.rank is None:
-                self._save_aside()
+                self._spill_held()
                 return
             missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.is_pending(file)]
             if missing and not at_the_end:
@@ -146,9 +146,9 @@ class Records:
             self.flush_held(at_the_end=True)
         elif self._held and not is_child():
             self.maps.wait_for_thread(PATIENCE_S)
-            self._save_aside(at_the_end=True)
+            self._spill_held(at_the_end=True)
 
-    def _save_aside(self, *, at_the_end: bool = False) -> None:
+    def _spill_held(self, *, at_the_end: bool = False) -> None:
         """Have what waits for the process to be a rank in a file aside as well, if a flag or an exception is in it."""
         if self.agent.rank is not None:
             return
@@ -446,7 +446,7 @@ def _hear_loggers(records: Records, logging: Any) -> None:
     A ``handle`` of the program's that does not come here is not heard: before it, nothing says what it will reject, and
     ``Handler.handle`` is also where queues and buffers hand on what was heard already, in other threads and processes.
     """
-    logging.Logger.callHandlers = passed_over_like(logging, _wrap_logger_method(logging.Logger.callHandlers, records))
+    logging.Logger.callHandlers = disguise_as(logging, _wrap_logger_method(logging.Logger.callHandlers, records))
 
 
 def _wrap_logger_method(real: Callable[..., object], records: Records) -> Callable[..., object]:
@@ -498,7 +498,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
             guard.handle_failure(error)
         return answer
 
-    logging.Logger.isEnabledFor = passed_over_like(logging, isEnabledFor)
+    logging.Logger.isEnabledFor = disguise_as(logging, isEnabledFor)
 
 
 def _is_method_of(logger: object, frame: FrameType) -> bool:

@@ -22,7 +22,7 @@ from tdbg.inject import log_recorder
 from tdbg.inject.agent import Agent
 from tdbg.inject.console_level import PACKAGES, SITE
 from tdbg.inject.identity import rank_of_process
-from tdbg.inject.imports import passed_over_like
+from tdbg.inject.imports import disguise_as
 
 if TYPE_CHECKING:
     from logging import Logger, LogRecord
@@ -242,7 +242,7 @@ def _watch_logging(recorder: Recorder) -> None:
         with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
             return real(self, record)
 
-    logging.Logger.callHandlers = passed_over_like(logging, callHandlers)  # type: ignore[method-assign]
+    logging.Logger.callHandlers = disguise_as(logging, callHandlers)  # type: ignore[method-assign]
 
 
 def _watch_print(recorder: Recorder) -> None:

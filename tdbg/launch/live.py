@@ -111,7 +111,7 @@ def read_snapshot(run: RunDir) -> Snapshot:
     snapshot = Snapshot(run, time.time(), view.settings, has_ended(info), "")
     snapshot.exit_text = _exit_text(view) if snapshot.ended else ""
     snapshot.ranks = [
-        _build_rank_state(snapshot, view, found, points[found.process.label]) for found in view.list_ranks()
+        _build_rank_state(snapshot, view, found, points[found.process.label]) for found in view.list_rank_processes()
     ]
     snapshot.processes = len(run.read_hellos())
     snapshot.finding = _last_finding(run.path / FINDINGS)

@@ -38,7 +38,7 @@ class Progress:
         if self._quiet or now - self._shown < self._every or self._rows.is_terminal_read():
             return
         self._shown = now
-        ranks = [found for found in self._view.list_ranks() if found.records]
+        ranks = [found for found in self._view.list_rank_processes() if found.records]
         if not ranks:
             return
         done = max(found.step for found in ranks), max(found.evals for found in ranks)

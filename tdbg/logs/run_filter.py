@@ -69,7 +69,7 @@ class Job:
         """How a file is written."""
         return self._inspect_source(source)[1]
 
-    def looked_at(self) -> "list[Source]":
+    def inspect_sources(self) -> "list[Source]":
         """The files, with what could be seen of how they are written."""
         return [self._inspect_source(source)[0] for source in self.sources]
 
@@ -77,7 +77,7 @@ class Job:
         """The records of each log that the query takes, the command line's own if none is given."""
         from tdbg.logs.records import iter_records, logs_of
 
-        return [iter_records(log, query or self.query, self.resolve_format) for log in logs_of(self.looked_at())]
+        return [iter_records(log, query or self.query, self.resolve_format) for log in logs_of(self.inspect_sources())]
 
     def iter_records(self) -> "Iterator[Record]":
         """The records of all logs, one log after the other."""
@@ -258,9 +258,9 @@ def _render_silent(job: Job, output: Output, handle: int) -> int:
     from tdbg.core.ranges import format_ranges
     from tdbg.logs.log_counts import level_name
     from tdbg.logs.records import logs_of
-    from tdbg.logs.silent import collect_signs, find_missing_ranks
+    from tdbg.logs.silent import collect_signs, find_missing_rank_ranges
 
-    found = collect_signs(logs_of(job.looked_at()), job.resolve_format, job.query)
+    found = collect_signs(logs_of(job.inspect_sources()), job.resolve_format, job.query)
     rows = []
     for sign in found:
         last = sign.last_record
@@ -270,7 +270,7 @@ def _render_silent(job: Job, output: Output, handle: int) -> int:
         )
         rows.append((sign.rank, time or None, quiet, sign.step, level, text))
     render_table(handle, ("rank", "last", "quiet_s", "step", "level", "text"), rows, job.args.format)
-    gone = find_missing_ranks({sign.rank for sign in found if sign.rank is not None}, world_size(job.sources))
+    gone = find_missing_rank_ranges({sign.rank for sign in found if sign.rank is not None}, world_size(job.sources))
     if gone and not job.query.ranks:
         print_messages(f"no log of rank {format_ranges(gone)}")
     alive = [sign for sign in found if sign.records]

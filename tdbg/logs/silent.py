@@ -133,6 +133,6 @@ def _read_tail(source: Source, form: type[Format]) -> bytes:
         return data
 
 
-def find_missing_ranks(ranks: set[int], world: int | None) -> list[tuple[int, int]]:
+def find_missing_rank_ranges(ranks: set[int], world: int | None) -> list[tuple[int, int]]:
     """Ranges of ranks that there must be, and that left nothing. Cost: by the ranks there are, not by their numbers."""
     return find_gaps(ranks, world or max(ranks, default=-1) + 1)

@@ -305,7 +305,7 @@ class Schedule(Probe):
 
     def _explain_step(self, pending: _Pending, rates: list[float]) -> tuple[str, int]:
         """What makes this step of a scheduler worth a line in any case, and the direction of the rate."""
-        old, new = _find_changed_rate(pending.before, rates)
+        old, new = _find_rate_change(pending.before, rates)
         direction = (new > old) - (new < old)
         if old > 0 and new > 0 and not 1 / JUMP < new / old < JUMP:
             return "jump", direction
@@ -505,7 +505,7 @@ class Schedule(Probe):
         rates = self._rates
         if not before:
             self._first_step = record.step
-        old, new = _find_changed_rate(before, rates)
+        old, new = _find_rate_change(before, rates)
         self._changed = self._changed or bool(before)
         rose, ended = new > old, False
         if self._warming and before:
@@ -563,7 +563,7 @@ def _shorten_rates(rates: list[float]) -> list[Any]:
     return [round_number(rate) for rate in rates[:MAX_GROUPS]]
 
 
-def _find_changed_rate(before: list[float], rates: list[float]) -> tuple[float, float]:
+def _find_rate_change(before: list[float], rates: list[float]) -> tuple[float, float]:
     """The rate of the first group that changed, before and after; of the first group where none did."""
     pairs = list(zip(before, rates, strict=False)) or [(0.0, rates[0] if rates else 0.0)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])

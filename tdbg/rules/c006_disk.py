@@ -69,7 +69,7 @@ class DiskNote(Rule):
         """What the verdict cannot know of."""
         if not view.over:
             return
-        ranks = [found for found in view.list_ranks() if found.end is None]
+        ranks = [found for found in view.list_rank_processes() if found.end is None]
         removed = not view.run.path.is_dir()
         if not removed:
             told = list_unwritten_processes(view.run)

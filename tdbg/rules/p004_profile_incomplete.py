@@ -62,7 +62,7 @@ class ProfileIncomplete(KindsRule):
     def finish(self, view: View) -> Iterable[Finding]:
         """A process that was killed could not say itself what is missing."""
         new: list[Finding] = []
-        for found in view.list_ranks():
+        for found in view.list_rank_processes():
             label = found.process.label
             if label in self._open and view.is_gone(found):
                 why = f"{view.describe_ending(found)} while {self._open[label]}"

@@ -43,7 +43,9 @@ class UnevenRanks(Rule):
     needs = Needs(ranks=2)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        ranks = [found for found in view.list_ranks() if found.start is not None and found.start.world_size > 1]
+        ranks = [
+            found for found in view.list_rank_processes() if found.start is not None and found.start.world_size > 1
+        ]
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]  # a restart may use fewer ranks
         if not ranks or not view.over or not all(view.is_gone(found) for found in ranks):

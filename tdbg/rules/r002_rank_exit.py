@@ -166,7 +166,7 @@ def _find_first(exits: list[_Exit]) -> _Exit | None:
 
 def _iter_bad_exits(view: View) -> Iterable[_Exit]:
     """Every rank whose own exit is known and bad: ranks with steps, then those that never got that far."""
-    stepped = view.list_ranks()
+    stepped = view.list_rank_processes()
     known: set[tuple[str, int]] = set()
     for found in view.processes.values():
         if found.start is not None:

@@ -48,7 +48,7 @@ class ShortRun(Rule):
         return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
-        for found in view.list_ranks():
+        for found in view.list_rank_processes():
             if not found.swallowed and self._stopped.get(found.process.label, -1) >= found.step:
                 continue
             planned = found.plan.steps if found.plan is not None else None

@@ -205,7 +205,9 @@ class RankQuiet(Rule):
             for episode in self._episodes.get(found.process.label, ()):
                 if episode.over_t is None and found.last is not None and found.last.t > episode.told_t:
                     episode.over_t = found.last.t  # it has stepped since
-        endings = {found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_ranks()}
+        endings = {
+            found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
+        }
         return self._update_finding(endings, over=view.over)
 
     def _update_finding(self, endings: dict[int, str], *, over: bool) -> Iterable[Finding]:

@@ -57,7 +57,9 @@ class EarlyEnd(Rule):
     needs = Needs(ranks=2)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        ranks = [found for found in view.list_ranks() if found.start is not None and found.start.world_size > 1]
+        ranks = [
+            found for found in view.list_rank_processes() if found.start is not None and found.start.world_size > 1
+        ]
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]
         left = sorted(

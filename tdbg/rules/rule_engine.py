@@ -99,11 +99,11 @@ class RuleEngine:
         exit_code: of the command, where the caller knows it; minus the signal's number, or as run.json has it.
         """
         self.view.read_outcome(exit_code)
-        rules = self._make_rules(card for card in self._cards if self._has_conclusion(card))
+        rules = self._make_rules(card for card in self._cards if self._needs_finish(card))
         self._add_findings(evaluate_rules([(rule, rule.finish) for rule in rules], self._switch_off, self.view))
         return self._draw_verdict()
 
-    def _has_conclusion(self, card: RuleCard) -> bool:
+    def _needs_finish(self, card: RuleCard) -> bool:
         """True if the rule's `finish` may have something to say."""
         known = bool(self.view.processes) or card.code in self._rules or not card.needs_process
         return card.has_finish and known and not self._is_load_deferred(card)
@@ -152,7 +152,7 @@ class RuleEngine:
             run=str(self.run.path),
             findings=order.findings,
             causes=order.causes,
-            ranks=[_build_rank_row(view, found) for found in view.list_ranks()],
+            ranks=[_build_rank_row(view, found) for found in view.list_rank_processes()],
             others=[_build_rank_row(view, found) for found in view.list_side_processes()],
             trainings=len(view.list_trainings()),
             restarts=_describe_restarts(view),
@@ -174,7 +174,7 @@ class RuleEngine:
             profile_line=_format_profile_line(view),
             is_preflight=view.settings.preflight,
             trials=list_trials(event for found in view.processes.values() for event in found.trials),
-            has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.list_ranks()),
+            has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.list_rank_processes()),
         )
 
 
@@ -216,7 +216,7 @@ def _build_rank_row(view: View, found: ProcessView) -> RankRow:
 def _describe_restarts(view: View) -> str:
     """``attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 ended at step 8``; empty without a restart."""
     launches: defaultdict[int, list[ProcessView]] = defaultdict(list)
-    for found in view.list_ranks():
+    for found in view.list_rank_processes():
         for one in view.list_attempts(found):
             launches[one.launch].append(one)
     environs = (environ for hello in view.run.read_hellos() if isinstance(environ := hello.get("env"), dict))
@@ -308,7 +308,7 @@ def _compute_budget_pct(cost: Cost) -> float:
 
 def _find_baseline(view: View) -> BaselineRow | None:
     """The paired ratio of the first process that has one."""
-    for found in view.list_ranks():
+    for found in view.list_rank_processes():
         kept = found.baseline
         if kept is not None and to_finite(kept.ratio) is not None:
             return {"ratio": kept.ratio, "low": kept.low, "high": kept.high, "pairs": kept.pairs, "block": kept.block}
@@ -339,7 +339,7 @@ def _locate_kept_file(process: ProcessView, file: str) -> str:
 
 def _sort_processes(view: View) -> list[ProcessView]:
     """Processes that stepped: ranks first, in their order. Of processes that were one rank in turn the last speaks."""
-    ranks = {process.process.label for process in view.list_ranks()}
+    ranks = {process.process.label for process in view.list_rank_processes()}
 
     def sort_key(process: ProcessView) -> tuple[bool, float]:
         return process.process.label not in ranks, float("inf") if process.rank is None else process.rank
@@ -374,7 +374,7 @@ def _count_observations_by_flag(view: View) -> dict[str, ObservationsRow]:
 
 def _find_last_profiles(view: View) -> list[Recorded]:
     """The last observation of the profiler of each rank; of every process, where no rank has one."""
-    ranks = {process.process.label for process in view.list_ranks()}
+    ranks = {process.process.label for process in view.list_rank_processes()}
     profilers = [process for process in view.list_active_processes() if PROFILER in process.observations_by_flag]
     chosen = [process for process in profilers if process.process.label in ranks] or profilers
     return [(process.display_name, process.observations_by_flag[PROFILER].last) for process in chosen]
@@ -389,7 +389,7 @@ def _format_capture_line(view: View) -> str:
     if captured is None:
         return ""
     text, has_pages = captured
-    who = f"{told[0].display_name}: " if len(view.list_ranks()) > 1 else ""
+    who = f"{told[0].display_name}: " if len(view.list_rank_processes()) > 1 else ""
     return f"{who}{clip_text(text, 140)}: `tdbg inspect-pages {view.run.path}`" if has_pages else text
 
 

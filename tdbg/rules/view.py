@@ -282,7 +282,7 @@ class View:
         except (TypeError, AttributeError):
             return Settings()
 
-    def list_ranks(self) -> list[ProcessView]:
+    def list_rank_processes(self) -> list[ProcessView]:
         """The latest attempt of every rank, in rank order; a process that trained before one that only evaluated."""
         latest: dict[int, ProcessView] = {}
         for found in self.processes.values():
@@ -315,7 +315,7 @@ class View:
 
     def list_side_processes(self) -> list[ProcessView]:
         """What stepped or evaluated beside the ranks, and is no earlier attempt of one, in the order of their beginning."""
-        ranks = self.list_ranks()
+        ranks = self.list_rank_processes()
         told = {one.process.label for found in ranks for one in self.list_attempts(found)}
         rest = [found for found in self.list_active_processes() if found.process.label not in told]
         return sorted(rest, key=lambda found: found.start.t if found.start is not None else found.t)
@@ -324,7 +324,7 @@ class View:
         """Processes that trained without a process group, each on its own, if there are several of one rank."""
         lone = [
             found
-            for found in [*self.list_ranks(), *self.list_side_processes()]
+            for found in [*self.list_rank_processes(), *self.list_side_processes()]
             if found.step and (found.start is None or found.start.world_size <= 1)
         ]
         return lone if len({found.rank for found in lone}) < len(lone) else []
@@ -399,7 +399,7 @@ class View:
         same = [one for one in self.processes.values() if one.rank == found.rank and one is not found]
         last = not any(one.process.is_rank and one.process.attempt > found.process.attempt for one in same)
         alone = not any(one.step and not one.process.is_rank for one in same)
-        return found.process.is_rank and last and alone and len(self.list_ranks()) == 1
+        return found.process.is_rank and last and alone and len(self.list_rank_processes()) == 1
 
     def is_gone(self, found: ProcessView) -> bool:
         """True if the process is known to have ended, in whatever way."""

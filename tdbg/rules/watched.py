@@ -59,7 +59,7 @@ class NotWatched(TypedDict):
 
 def count_watched(view: View, level: str, rules: int, rules_armed: int) -> WatchedRow:
     """What is on record of the ranks, and how many rules had what they need."""
-    ranks = view.list_ranks()
+    ranks = view.list_rank_processes()
 
     def find_least(count: Callable[[ProcessView], float]) -> int:
         return int(min(map(count, ranks), default=0))

@@ -103,11 +103,11 @@ def test_an_unknown_flag_is_answered_with_the_nearest_one() -> None:
 
 
 def test_values_keep_their_type() -> None:
-    assert flags.parse("GRADIENTS") == {"GRADIENTS": True}
-    assert flags.parse("GRADIENTS=False") == {"GRADIENTS": False}
-    assert flags.parse("PROFILER=3:10") == {"PROFILER": "3:10"}
+    assert flags.parse_flag("GRADIENTS") == {"GRADIENTS": True}
+    assert flags.parse_flag("GRADIENTS=False") == {"GRADIENTS": False}
+    assert flags.parse_flag("PROFILER=3:10") == {"PROFILER": "3:10"}
     with pytest.raises(TdbgError, match="empty value"):
-        flags.parse("PROFILER=")
+        flags.parse_flag("PROFILER=")
 
 
 def test_the_presets_are_the_documented_ones() -> None:
@@ -122,6 +122,6 @@ def test_the_presets_are_the_documented_ones() -> None:
 @given(st.text(max_size=30))
 def test_any_text_is_a_flag_or_an_error_with_a_way_out(text: str) -> None:
     try:
-        assert flags.parse(text)
+        assert flags.parse_flag(text)
     except TdbgError as error:
         assert str(error) and error.hint

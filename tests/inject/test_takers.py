@@ -171,9 +171,9 @@ def test_flags_that_wake_tdbg_itself_need_no_key(make_run: Any) -> None:
 
 
 def test_a_family_needs_one_member(make_run: Any) -> None:
-    from tdbg.core.flags import parse
+    from tdbg.core.flags import parse_flag
 
-    run = make_run(flags=parse("LOSS"), strict_flags=True)
+    run = make_run(flags=parse_flag("LOSS"), strict_flags=True)
     assert run_script(run, YACS + "cfg = get(); cfg.freeze(); print(cfg.DEBUG.LOSS.NULL_MASKING)").stdout == "True\n"
     assert list_injections(run) == [("LOSS.NULL_MASKING", "set", "yacs DEBUG.LOSS.NULL_MASKING")]
 

@@ -9,7 +9,7 @@ from tdbg.api.session import LOG, Session, current_session, run_agent
 from tdbg.api.watching import start_session, stop_session
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Plan
-from tdbg.core.flags import Value, parse
+from tdbg.core.flags import Value, parse_flag
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +30,7 @@ class Watch:
         self.flags: dict[str, Value] = {}
         for name in flags:
             try:
-                self.flags.update(parse(name))
+                self.flags.update(parse_flag(name))
             except TdbgError as error:
                 raise TdbgError(f"{error}; {error.hint}", error.hint) from None
         self._flags_before: dict[str, Value] = {}

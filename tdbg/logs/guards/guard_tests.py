@@ -50,7 +50,7 @@ class Asking:
             return self._either_value(node, place)
         if isinstance(node, ast.Compare):
             return self._evaluate_comparison(node, place) if len(node.ops) == 1 else UNKNOWN
-        return self._resolve_value_flags(node, place)
+        return self._evaluate_leaf(node, place)
 
     def _evaluate_operands(self, is_and: bool, parts: Sequence[ast.expr], place: Place) -> Pair:
         if not is_and:
@@ -112,7 +112,7 @@ class Asking:
                 )
         return derive_outcome(*self.evaluate_test(left, place))
 
-    def _resolve_value_flags(self, node: ast.expr, place: Place) -> Pair:
+    def _evaluate_leaf(self, node: ast.expr, place: Place) -> Pair:
         """The flags that a value stands for: asked directly, by another name, or by a function."""
         if isinstance(node, ast.Call):
             return self._evaluate_call(node, place)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tdbg.logs.guards.flagsets import NONE, Flags, Pair
 from tdbg.logs.guards.shapes import Shape
-from tdbg.logs.guards.syntax import statements_in, text_of
+from tdbg.logs.guards.syntax import text_of, walk_statements
 
 MAX_OPEN = 40  # how far a name is followed from definition to definition
 
@@ -288,7 +288,7 @@ def bound_in(body: Sequence[ast.stmt], *, at_the_end: bool = False) -> dict[str,
     found: dict[str, list[ast.expr | None]] = {}
     for statement in body:
         replaces = at_the_end and isinstance(statement, ast.Assign | ast.AnnAssign)
-        for node in statements_in(statement):
+        for node in walk_statements(statement):
             for name, value in iter_bindings(node):
                 if replaces:
                     found[name] = [value]

@@ -20,8 +20,8 @@ from tdbg.logs.guards.syntax import (
     is_on,
     is_true,
     name_of,
-    statements_in,
     text_of,
+    walk_statements,
 )
 
 CHECKERS = ("check_debug_flag",)  # functions that are asked for a flag by its name
@@ -498,4 +498,4 @@ def _names_in(target: ast.expr) -> list[str]:
 
 
 def _has_continue(body: Sequence[ast.stmt]) -> bool:
-    return any(isinstance(node, ast.Continue) for statement in body for node in statements_in(statement))
+    return any(isinstance(node, ast.Continue) for statement in body for node in walk_statements(statement))

@@ -38,7 +38,7 @@ def first_line(body: Sequence[ast.AST]) -> int:
     return min(lines, default=0)
 
 
-def statements_in(statement: ast.AST) -> Iterator[ast.AST]:
+def walk_statements(statement: ast.AST) -> Iterator[ast.AST]:
     """A statement with all those in it and what they bind names by, but not those of functions and classes in it."""
     waiting = [statement]
     while waiting:

@@ -138,9 +138,9 @@ class Reading:
         try:
             return [_convert_line(row) for row in _loose.decode_lines(part)]
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return self._one_by_one(part)
+            return self._decode_one_by_one(part)
 
-    def _one_by_one(self, part: bytes) -> list[Line]:
+    def _decode_one_by_one(self, part: bytes) -> list[Line]:
         found = []
         for text in part.split(b"\n"):
             if not text.strip():

@@ -97,7 +97,7 @@ class GroupNames:
             number=status.ended[group] + 1,
             size=len(members) or None,
             ranks=None if name == WORLD or not members else members[:MAX_RANKS],
-            alike=sum(_get_kind(other) == _get_kind(entry) for other in self._entries if other is not entry),
+            alike=sum(_get_signature(other) == _get_signature(entry) for other in self._entries if other is not entry),
         )
 
     def _find_first(self, group: str, status: CollectiveStatus) -> Any:
@@ -108,5 +108,5 @@ class GroupNames:
         return None
 
 
-def _get_kind(entry: Any) -> tuple[object, ...]:
+def _get_signature(entry: Any) -> tuple[object, ...]:
     return entry.get("pg_id"), entry.get("profiling_name"), str(entry.get("input_sizes"))

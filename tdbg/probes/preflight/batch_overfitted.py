@@ -85,7 +85,7 @@ def try_batch_overfitted(trials: ForwardTrials, calls: Sequence[list[RecordedLos
     until = time.perf_counter() + TIME_LIMIT_S
     best = BatchOverfitted(loss=name, first=math.inf, last=math.inf, fell=False)
     falls = False
-    with _same_weights(parameters) as put_back:
+    with _preserve_weights(parameters) as put_back:
         for rate in RATES:
             put_back()
             seen = _train_on_batch(compute, parameters, rate, until)
@@ -143,7 +143,7 @@ def _train_on_batch(
 
 
 @contextlib.contextmanager
-def _same_weights(parameters: list[nn.Parameter]) -> Iterator[Callable[[], None]]:
+def _preserve_weights(parameters: list[nn.Parameter]) -> Iterator[Callable[[], None]]:
     """The weights are put back at the end, and whenever the result is called. They are replaced, never written to."""
     held = [parameter.data for parameter in parameters]
 
