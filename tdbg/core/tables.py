@@ -16,7 +16,7 @@ BETWEEN = "  "
 DIGITS = 5
 NARROWEST = 32  # a column is not made narrower than this by cutting its words
 PROSE = 40  # nor one of sentences by wrapping them
-IRREGULAR_PLURALS = {"index": "indices", "leaf": "leaves", "epoch": "epochs"}
+IRREGULAR_PLURALS = {"index": "indices", "matrix": "matrices", "leaf": "leaves", "epoch": "epochs"}
 PLURAL_VERBS = {"is": "are", "has": "have", "was": "were", "does": "do", "goes": "go"}
 SEVERITY = "severity"  # the column whose cells are coloured
 

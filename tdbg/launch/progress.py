@@ -75,7 +75,8 @@ class Progress:
 
     def _format_line(self, ranks: Sequence[ProcessView], done: tuple[int, int], now: float) -> str:
         moved = done[0] - self._then[0] if done[0] else done[1] - self._then[1]
-        speed = moved / max(now - self._moved, 1e-3)
+        is_stopped = any(found.is_quiet for found in ranks)  # the steps of before, over the time of a standstill
+        speed = 0.0 if is_stopped else moved / max(now - self._moved, 1e-3)
         self._then, self._moved, self._stall_due = done, now, STALL_LINE_S
         parts = [
             _format_with_plan(ranks[0], done),

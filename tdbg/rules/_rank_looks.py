@@ -23,7 +23,8 @@ class GroupKey(NamedTuple):
 class RankLooks(Generic[Seen]):
     """Collects a look of each rank at a step. In whatever order ranks are read, steps come out in theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_waiting: int = MAX_WAITING) -> None:
+        self._most_waiting = most_waiting
         self._launches: dict[str, int] = {}
         self._waiting: dict[GroupKey, dict[int, dict[int, Seen]]] = {}
 
@@ -41,7 +42,7 @@ class RankLooks(Generic[Seen]):
             return
         key = GroupKey(self._launches.get(process.label, process.attempt), tuple(ranks), module)
         waiting = self._waiting.setdefault(key, {})
-        if step not in waiting and len(waiting) >= MAX_WAITING:
+        if step not in waiting and len(waiting) >= self._most_waiting:
             del waiting[min(waiting)]
         looks = waiting.setdefault(step, {})
         looks[rank] = seen

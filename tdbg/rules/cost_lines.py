@@ -110,7 +110,7 @@ def _explain_short_run(cost: CostRow) -> str:
     if not _is_short(cost):
         return ""
     wall_s = max(row["wall_ms"] for row in cost["ranks"]) / 1000
-    return f"; above the budget because the run took only {wall_s:.1f} s: the first steps are always watched"
+    return f"; above the budget because the steps took only {wall_s:.1f} s: the first ones are always watched"
 
 
 def _is_short(cost: CostRow) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.events import Event, Finding, Observation, Step
 from tdbg.core.observations._lasting import Lasting
 from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.observations.model_build import UngradedParameters
@@ -20,10 +20,15 @@ KINDS = {
     ),
     "zero": (
         "got a gradient of zeros",
-        "dead units, a mask or a clamp that stops every gradient, a loss of exactly 0, or an input of zeros",
+        "dead units, a mask or a clamp that stops every gradient, or an input of zeros",
         "check the activations with --flag FORWARD; look for clamp, where, round or argmax after them",
     ),
 }
+NOUNS = {"none": "parameter", "zero": "weight matrix"}
+NO_LOSS = (
+    "the loss is exactly 0: nothing is left to learn from, by a margin, a clamp or a mask that leaves nothing of it",
+    "look at what the loss is made of; a loss of 0 that is meant needs no further training",
+)
 ELSEWHERE = (
     "the optimizer holds parameters of another instance: the {other} that is called has gradients that no optimizer"
     " uses, in parameters of the same shapes",
@@ -35,40 +40,46 @@ ELSEWHERE = (
 class NoGradient(Rule):
     """Says when parameters that the optimizer holds get no gradient, or one of zeros, for a long time.
 
-    What it does: With the flags GRADIENTS or OPTIMIZER it follows the trainable parameters of the optimizer
-    whose ``grad`` is None, and (GRADIENTS) the weight matrices whose gradient is zero all over. It speaks when
-    one has been so in 10 consecutive sampled steps, over at least 12 steps. Frozen parameters do not count, nor
-    do those that TD-C008 names already. Where another model gets gradients that no optimizer uses, and its
-    parameters have the same shapes, it says that the optimizer was built on another instance.
+    What it does: In the opening inspection, and later with the flags GRADIENTS or OPTIMIZER, it follows
+    the trainable parameters of the optimizer whose ``grad`` is None, and the weight matrices whose
+    gradient is zero all over. It speaks when one has been so in 10 consecutive sampled steps, over at
+    least 12 steps. Frozen parameters do not count, nor do those that TD-C008 names already. Where another
+    model gets gradients that no optimizer uses, and its parameters have the same shapes, it says that the
+    optimizer was built on another instance.
 
-    Why it matters: Optimizers pass over such parameters without a word. A branch that was never wired up, or
-    was detached, looks like a model that learns a little worse than it should. Under DDP it ends in an error.
+    Why it matters: Optimizers pass over such parameters without a word. A branch that was never wired up,
+    or was detached, looks like a model that learns a little worse than it should. Under DDP it ends in an
+    error.
 
     Example:
         TD-G003 warning: 2 parameters got no gradient in 10 sampled steps: aux.weight, aux.bias, rank 0
 
-    What to do: Find out where the way from the loss ends: `detach()`, `no_grad`, `argmax`, an output the loss
-    does not use. If it is meant, freeze the parameters: that saves their optimizer state as well. Where the
-    optimizer holds another instance, build it from the model that is called.
+    What to do: Find out where the way from the loss ends: `detach()`, `no_grad`, `argmax`, an output the
+    loss does not use. If it is meant, freeze the parameters: that saves their optimizer state as well.
+    Where the optimizer holds another instance, build it from the model that is called.
 
-    Thresholds: 10 sampled steps, over at least 12 steps: heads that take turns, experts that are not chosen in
-    every step and adapters that begin at zero get their gradient within that time.
+    Thresholds: 10 sampled steps, over at least 12 steps: heads that take turns, experts that are not
+    chosen in every step and adapters that begin at zero get their gradient within that time.
+
     """
 
     code = "TD-G003"
     title = "parameters without a gradient"
     severity = "warning"
     leads_to = ("TD-G005",)  # one gap, seen at the parameters and at the outputs of their modules
-    listens = (Observation,)
+    listens = (Observation, Step)
     observes = (UngradedParameters, GradientNorms, UpdateSizes)
     needs = Needs(observations=(GradientNorms, UpdateSizes))
 
     def __init__(self) -> None:
         self._given: dict[str, list[Finding]] = {kind: [] for kind in KINDS}
         self._said: set[tuple[str, str]] = set()
+        self._has_loss: dict[str, bool] = {}  # process -> its last loss on record was not 0
         self._unused: dict[str, tuple[set[str], int]] = {}  # names and count of what TD-C008 tells of, by process
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Step) and event.phase == "train" and event.loss is not None:
+            self._has_loss[process.label] = event.loss != 0.0
         if not isinstance(event, Observation):
             return ()
         unused = UngradedParameters.from_event(event)
@@ -99,8 +110,10 @@ class NoGradient(Rule):
         names, other = lasting["names"], lasting.get("other")
         if other:
             cause, try_next = ELSEWHERE[0].format(other=other), ELSEWHERE[1]
+        elif kind == "zero" and not self._has_loss.get(process.label, True):
+            cause, try_next = NO_LOSS
         return self.make_finding(
-            f"{format_count(lasting['count'], 'parameter')} {what} in {format_count(lasting['looks'], 'sampled step')}:"
+            f"{format_count(lasting['count'], NOUNS[kind])} {what} in {format_count(lasting['looks'], 'sampled step')}:"
             f" {join_limited(names, 3)}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,

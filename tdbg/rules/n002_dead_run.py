@@ -45,20 +45,22 @@ def _find_loss_step(event: NonFinite) -> int:
 class DeadRun(PerProcessRule[_Streak]):
     """Says that a run goes on although its loss has been NaN or Inf for many steps.
 
-    What it does: Counts training steps in a row whose loss is not finite, from the first one that was located or
-    recorded. At 20 it speaks; at the end it says how many steps went to waste, up to the last loss that the
-    process read, recorded or not. A last loss that is not finite is told also where no check met the NaN before.
+    What it does: Counts training steps in a row whose loss is not finite, from the first one that was
+    located or recorded. At 20 it speaks; at the end it says how many steps went to waste, up to the last
+    loss that the process read, recorded or not. A last loss that is not finite is told also where no check
+    met the NaN before.
 
-    Why it matters: A dead run looks alive: it uses the machines, writes checkpoints over good ones and may end
-    with "done" and exit code 0.
+    Why it matters: A dead run looks alive: it uses the machines, writes checkpoints over good ones and may
+    end with "done" and exit code 0.
 
     Example:
         TD-N002 critical: the loss has been NaN or Inf for 20 steps and training goes on, rank 0, since step 3
 
-    What to do: Stop it; start again from a checkpoint older than the first bad step, which TD-N001 names with
-    its cause. `tdbg run --stop-on TD-N002` does the stopping.
+    What to do: Stop it; start again from a checkpoint older than the first bad step, which TD-N001 names
+    with its cause. `tdbg run --stop-on TD-N002` does the stopping.
 
-    Thresholds: 20 steps in a row: a GradScaler that comes down from its first scale of 65,536 needs at most 16.
+    Thresholds: 20 steps in a row: a GradScaler that comes down from its first scale of 65,536 needs at
+    most 16.
     """
 
     code = "TD-N002"

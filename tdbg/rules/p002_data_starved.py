@@ -19,15 +19,14 @@ TITLE_SHARE = 0.2  # of the run's time: a wait that took less in the end stays w
 class DataStarved(Rule):
     """Says when the program spends its time in waiting for batches, and what would shorten that.
 
-    What it does: With the flag DATALOADER (or at level advanced) it follows the last 64 batches of each loader. It
-    speaks when DATALOADER.wait_share of the time between batches went into waiting, over 20 batches or more, with
-    a median wait of at least 5 ms, and with an accelerator that had nothing left to do when the batch came; and
-    when waiting for that loader takes at least a fifth of the time since the first batch of any loader. So a short
-    validation that waits for each of its batches stays silent, and so does a run of fewer than 50 batches in less
-    than 5 seconds. It names the loader, what it is for, and both
-    shares. The first batch of a pass is judged apart: workers that start anew for each pass, half a second and
-    more each. With the flag AUGMENTATION it also names a transform that takes AUGMENTATION.slow_share of each
-    fetch meanwhile.
+    What it does: It follows the last 64 batches of each loader. It speaks when DATALOADER.wait_share of
+    the time between batches went into waiting, over 20 batches or more, with a median wait of at least 5
+    ms, and with an accelerator that had nothing left to do when the batch came; and when waiting for that
+    loader takes at least a fifth of the time since the first batch of any loader. So a short validation
+    that waits for each of its batches stays silent, and so does a run of fewer than 50 batches in less
+    than 5 seconds. It names the loader, what it is for, and both shares. The first batch of a pass is
+    judged apart: workers that start anew for each pass, half a second and more each. With the flag
+    AUGMENTATION it also names a transform that takes AUGMENTATION.slow_share of each fetch meanwhile.
 
     Why it matters: An accelerator that waits is paid for and does nothing; the fix is often one argument.
 
@@ -37,13 +36,14 @@ class DataStarved(Rule):
           Images.__getitem__: 83% of the time to fetch a sample in load (numpy/lib/_npyio_impl.py), called at
           train.py:27
 
-    What to do: Look at the line that it names first. Does `__getitem__` read a whole file for each sample? Decode
-    once, beforehand; map the file (`np.load(..., mmap_mode="r")`, one file that is read by slices); cache what is
-    read again. Then `num_workers` about the number of cores per rank; `persistent_workers=True` where passes are
-    short; `prefetch_factor` 4 where single batches are slow. More workers than cores do not help.
+    What to do: Look at the line that it names first. Does `__getitem__` read a whole file for each sample?
+    Decode once, beforehand; map the file (`np.load(..., mmap_mode="r")`, one file that is read by slices);
+    cache what is read again. Then `num_workers` about the number of cores per rank;
+    `persistent_workers=True` where passes are short; `prefetch_factor` 4 where single batches are slow.
+    More workers than cores do not help.
 
-    Thresholds: DATALOADER.wait_share 0.5 over at least 20 batches; a median wait of 5 ms; from 50 batches or 5 s
-    on; 20 % of the run's time; AUGMENTATION.slow_share 0.6.
+    Thresholds: DATALOADER.wait_share 0.5 over at least 20 batches; a median wait of 5 ms; from 50 batches
+    or 5 s on; 20 % of the run's time; AUGMENTATION.slow_share 0.6.
     """
 
     code = "TD-P002"

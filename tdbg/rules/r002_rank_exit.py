@@ -73,7 +73,7 @@ class RankExit(Rule):
     observes = (QuietRank, RankResumed, HungRank, HungRankResumed)
 
     def __init__(self) -> None:
-        self._hung: dict[int, float] = {}  # rank -> for how long it has stood still
+        self._hung: dict[int, tuple[float, float]] = {}  # rank -> when it told that it stands still, and for how long
         self._stopped: dict[int, str] = {}  # rank -> that tdbg ended it, and before which update
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
@@ -82,7 +82,7 @@ class RankExit(Rule):
         elif process.rank is not None:
             quiet = QuietRank.from_event(event) or HungRank.from_event(event)
             if quiet is not None:
-                self._hung[process.rank] = quiet.quiet_s
+                self._hung[process.rank] = event.t, quiet.quiet_s
             elif RankResumed.from_event(event) or HungRankResumed.from_event(event):
                 self._hung.pop(process.rank, None)
         return ()
@@ -100,8 +100,11 @@ class RankExit(Rule):
             f"rank {other.rank} {get_signal_name(-other.code) if other.code < 0 else other.code}" for other in rest
         ]
         place = read_crash_place(first.folder) if -first.code in FATAL else None
-        hung_s = self._hung.get(first.rank)
-        hung = [f"it had made no progress for {hung_s:.0f} s"] if hung_s is not None else []
+        hung = [
+            f"it had made no progress for {max(quiet_s, first.t - told_t + quiet_s):.0f} s"
+            for rank, (told_t, quiet_s) in self._hung.items()
+            if rank == first.rank
+        ]
         return (
             self.make_finding(
                 f"rank {first.rank} {how}{_format_place(place)}{when}",

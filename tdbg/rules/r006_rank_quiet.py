@@ -205,6 +205,9 @@ class RankQuiet(Rule):
             for episode in self._episodes.get(found.process.label, ()):
                 if episode.over_t is None and found.last is not None and found.last.t > episode.told_t:
                     episode.over_t = found.last.t  # it has stepped since
+                elif episode.over_t is None and view.over:
+                    quiet_until = view.find_end_time(found)
+                    episode.lasted_s = max(episode.seen.quiet_s + quiet_until - episode.told_t, episode.seen.quiet_s)
         endings = {
             found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
         }

@@ -63,11 +63,11 @@ class EarlyEnd(Rule):
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]
         left = sorted(
-            (found for found in ranks if _has_ended_well(view, found)), key=lambda found: _find_end_time(view, found)
+            (found for found in ranks if _has_ended_well(view, found)), key=lambda found: view.find_end_time(found)
         )
         if not left:
             return ()
-        first, left_at = left[0], _find_end_time(view, left[0])
+        first, left_at = left[0], view.find_end_time(left[0])
         if any(_has_failed_by_itself(view, found, left_at) for found in ranks):
             return ()
         failed = [how for found in ranks if (how := _find_failure(view, found, left_at)) is not None]
@@ -78,7 +78,7 @@ class EarlyEnd(Rule):
         since = min(one.found.crash.t for one in sure if one.found.crash is not None) if sure else float("inf")
         return (
             self._make_left_finding(
-                [found for found in left if _find_end_time(view, found) <= since + CLOCK_S], ended, sure or failed
+                [found for found in left if view.find_end_time(found) <= since + CLOCK_S], ended, sure or failed
             ),
         )
 
@@ -112,20 +112,9 @@ def _format_last_steps(failed: list[_Failed]) -> str:
     return "(" + ", ".join(f"rank {one.found.rank} after step {one.found.step}" for one in failed[:4]) + ")"
 
 
-def _find_end_time(view: View, found: ProcessView) -> float:
-    """When it ended, by its own word, its launcher's, or what it wrote last."""
-    return found.end.t if found.end is not None else _find_exit(view, found)[0] or found.t
-
-
-def _find_exit(view: View, found: ProcessView) -> tuple[float, int]:
-    """When and how its launcher saw it end; 0, 0 where none told."""
-    start = found.start
-    return view.child_exits.get((start.host, start.pid), (0.0, 0)) if start is not None else (0.0, 0)
-
-
 def _has_failed_by_itself(view: View, found: ProcessView, left_at: float) -> bool:
     """True if a rank failed for a reason of its own before another left: that one was ended by its launcher, and well."""
-    crash, (ended_at, code) = found.crash, _find_exit(view, found)
+    crash, (ended_at, code) = found.crash, view.find_exit(found)
     if crash is not None:
         return crash.t <= left_at + CLOCK_S and not _is_of_collective(crash)
     return found.end is None and code != 0 and 0 < ended_at <= left_at
@@ -153,7 +142,7 @@ def _find_failure(view: View, found: ProcessView, left_at: float) -> _Failed | N
         return _Failed(found, clip_text(f"{crash.exception}: {crash.message}", 140), True, crash.t - left_at)
     if code is None or code >= 0 or found.start is None:
         return None
-    ended_at = _find_exit(view, found)[0]
+    ended_at = view.find_exit(found)[0]
     stepped_at = max(one.t for one in (found.last, found.last_eval, found.start) if one is not None)
     waited_s = ended_at - max(left_at, stepped_at)
     return _Failed(found, get_signal_name(-code), False, waited_s) if waited_s >= WAITED_S else None

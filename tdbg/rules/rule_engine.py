@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from tdbg.core import sink_files
-from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start
+from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start, Step
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.observations import OF_INSPECTION
 from tdbg.core.observations.preflight import Refused
@@ -78,6 +78,8 @@ class RuleEngine:
             unseen.append((process, event))
             return []
         if key in self._feeds_by_key and not isinstance(event, Start):  # known to be none of theirs
+            return []
+        if isinstance(event, Step):  # no sign of a second rank
             return []
         cards = [card for card in self._cards_by_key.get(Start, ()) if self._is_load_deferred(card)]
         if not isinstance(event, Start) and not any(

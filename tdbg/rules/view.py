@@ -29,6 +29,7 @@ from tdbg.core.events import (
 )
 from tdbg.core.host import host_name
 from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved
+from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.observations.preflight import Refused
 from tdbg.core.rundir import ProcessDir, RunDir, is_process_alive, restart_count
 from tdbg.rules.flag_lines import Injections
@@ -100,6 +101,7 @@ class ProcessView:
     batches: int = 0  # taken from the training loader, as far as steps on record say
     checkpoints: int = 0  # saved or read, where a probe looks
     skipped: int = 0
+    is_quiet: bool = False  # it made no progress when it was last looked at
     gap: int = 1  # most steps between two records: the budget may leave records out
     last: Step | None = None  # the last training record
     last_eval: Step | None = None
@@ -182,6 +184,9 @@ class ProcessView:
         if event.probe == Refused.PROBE and len(self.trials) < MAX_TRIALS:
             self.trials.append(event)
         self.checkpoints += event.probe == CheckpointSaved.PROBE and event.part in CHECKPOINTS
+        if event.probe == HungRank.PROBE and event.part in (HungRank.PART, HungRankResumed.PART):
+            self.is_quiet = event.part == HungRank.PART
+            self.step = max(self.step, event.step - 1)  # it is in the step after the last one that it did
         name = event.flag or event.probe
         found = self.observations_by_flag.get(name)
         if found is None:
@@ -203,6 +208,7 @@ class ProcessView:
         self.gap = max(self.gap, event.step - self.last.step if self.last else 1)
         self.step = max(self.step, event.step)
         self.skipped += event.skipped
+        self.is_quiet = False
         self.last = event
 
     def _count_pass(self, event: Step) -> None:
@@ -356,6 +362,15 @@ class View:
     def has_stepped(self, rank: int | None) -> bool:
         """True if a process of this rank took an optimizer step; with None, if any process did."""
         return any(found.step for found in self.processes.values() if rank is None or found.rank == rank)
+
+    def find_exit(self, found: ProcessView) -> tuple[float, int]:
+        """When and how its launcher saw a process end; 0, 0 where none told."""
+        start = found.start
+        return self.child_exits.get((start.host, start.pid), (0.0, 0)) if start is not None else (0.0, 0)
+
+    def find_end_time(self, found: ProcessView) -> float:
+        """When a process ended, by its own word, its launcher's, or what it wrote last."""
+        return found.end.t if found.end is not None else self.find_exit(found)[0] or found.t
 
     def find_process_exit(self, found: ProcessView) -> int | None:
         """The process's own exit code (minus the signal), if it is known: its parent said so, or it was the command.

@@ -22,11 +22,21 @@ class StackSampler:
 
     locate: what a stack stands for, by its innermost frame; None for one that does not count. guard: of the part of
     tdbg that asks. A sample counts for the time since the one before, so that a call that lets no other thread run
-    counts for as long as it took. Cost: 20 us a sample, at most 64 samples; the thread ends by itself.
+    counts for as long as it took. It ends after so many samples, or longest_s. Cost: 20 us a sample; the thread ends by
+    itself.
     """
 
-    def __init__(self, guard: Guard, locate: Callable[[FrameType], Place | None]) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        locate: Callable[[FrameType], Place | None],
+        *,
+        samples: int = SAMPLES,
+        every_s: float = EVERY_S,
+        longest_s: float = LONGEST_S,
+    ) -> None:
         self._guard = guard
+        self._enough, self._every_s, self._longest_s = samples, every_s, longest_s
         self._locate = locate
         self.seconds: defaultdict[Place, float] = defaultdict(float)
         self.samples = 0
@@ -40,11 +50,11 @@ class StackSampler:
         """True if no more samples will be taken."""
         return self._end.is_set()
 
-    def resume(self) -> None:
-        """The calling thread begins with what is to be sampled."""
+    def resume(self, thread: int = 0) -> None:
+        """A thread (0: the calling one) begins with what is to be sampled."""
         self._since = time.perf_counter()
         if self._thread is None:
-            self._target = threading.get_ident()
+            self._target = thread or threading.get_ident()
             self._thread = threading.Thread(target=self._sample_stacks, name="tdbg-sampler", daemon=True)
             self._thread.start()
 
@@ -59,10 +69,10 @@ class StackSampler:
             self._thread.join(JOIN_S)
 
     def _sample_stacks(self) -> None:
-        until = time.perf_counter() + LONGEST_S
-        while not self._end.wait(EVERY_S) and self._guard.on:
+        until = time.perf_counter() + self._longest_s
+        while not self._end.wait(self._every_s) and self._guard.on:
             self._guard.call_guarded(self.take_sample, time.perf_counter())
-            if self.samples >= SAMPLES or time.perf_counter() >= until:
+            if self.samples >= self._enough or time.perf_counter() >= until:
                 break
         self._end.set()
 

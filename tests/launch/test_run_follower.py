@@ -10,7 +10,7 @@ import pytest
 from streams import Stream, make_nonfinite
 
 from tdbg.core.config import Settings
-from tdbg.core.events import End, Plan, Step, Trigger, encode
+from tdbg.core.events import End, Observation, Plan, Step, Trigger, encode
 from tdbg.core.rundir import EVENTS, ProcessDir
 from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.progress import Progress
@@ -235,6 +235,19 @@ def test_progress_is_silent_before_the_first_step(run_stream, capsys):
     progress = Progress(follower.settings, follower.judge.view)
     progress.print_if_due(time.monotonic() + 100)
     assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_stands_still_has_no_speed(run_stream, capsys):
+    """It tells that it is in step 40, of which 10 are on record: those are no steps of now."""
+    follower = make_follower(run_stream, progress_every=1.0)
+    rank = run_stream.begin_rank()
+    run_stream.emit_steps(rank, [2.5] * 10)
+    values = {"state": "elsewhere", "quiet_s": 15.0, "activity": "sleep"}
+    run_stream.emit_events(rank, Observation(probe="hang", part="QUIET", step=41, text="-", values=values))
+    follower.poll_events()
+    follower._progress.print_if_due(time.monotonic() + 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tdbg: step 40, ") and "/s" not in line
 
 
 def read_standstill(follower: Follower, capsys, seconds: int = 30 * 9) -> list[str]:

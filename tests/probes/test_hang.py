@@ -33,9 +33,12 @@ class Clock:
         self.look: dict[str, Any] = {"state": "elsewhere", "activity": "sleep", "stack_key": 1, "cpu_s": 0.0}
         self.told: list[tuple[float, Standstill]] = []
         self.resumed: list[float] = []
+        self.lines: list[object] = []
         monkeypatch.setattr(hang_watch, "read_status", lambda: self.status)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        self.watch = HangWatch(BASE_S, lambda: (self.steps,), self._keep_told, self.resumed.append)
+        self.watch = HangWatch(
+            BASE_S, lambda: (self.steps, self.steps), self._keep_told, self.resumed.append, self.lines.append
+        )
         monkeypatch.setattr(self.watch, "_read_look", lambda status: self._make_look())
         self.watch.check_progress(self.now)
 

@@ -513,6 +513,22 @@ def test_who_was_ended_while_it_hung_is_a_note(make_stream, resumed):
     assert any("no progress for 31 s" in line for line in found["TD-R002"].evidence) == (not resumed)
 
 
+def test_a_hang_lasts_until_the_rank_is_ended(make_stream):
+    """Its last word was after 31 s, and it is told at 60 s next: it was ended in between."""
+    run = make_stream()
+    zero, one = begin_ranks(run, 2)
+    run.emit_events(zero, make_hung(run, "collective", step=101, number=5, counts={"world": 5}))
+    run.emit_events(one, make_hung(run, "elsewhere", step=101, counts={"world": 4}))
+    run.t += 50
+    for rank in (0, 1):
+        run.record_child_exit(rank, -9)
+    verdict = run.judge_stream(1)
+    found = {finding.code: finding for finding in verdict.findings}
+    assert "rank 0 has waited for 50 s since step 101" in found["TD-R006"].title
+    assert any("no progress for 50 s" in line for line in found["TD-R002"].evidence)
+    assert [row["steps"] for row in verdict.ranks] == [100, 100], "it is in step 101, however few are on record"
+
+
 ALL_QUIET = {"quiet_s": 62.0, "limit_s": 15.0}
 
 

@@ -149,7 +149,7 @@ def test_rules_for_several_ranks_miss_nothing(
     shown.append([])
     assert judge_run(run.run).as_dict() == loaded
     assert [found["code"] for found in loaded["findings"]] == ["TD-R008"]
-    assert len(shown[0]) == 4 and [one.label for one in shown[1]].count("rank0000") == 2, "R008 and R009 see each start"
+    assert len(shown[0]) == 6 and [one.label for one in shown[1]].count("rank0000") == 3, "R008 to R010 see each start"
 
 
 @pytest.mark.cold

@@ -87,6 +87,16 @@ def test_what_the_titles_say(one_rank: Any) -> None:
     assert titles["TD-A002"] == "GradScaler skipped step 20 at scale 65,536, but the loss itself is NaN, rank 0"
 
 
+@pytest.mark.parametrize("loss", [0.0, 0.5])
+def test_gradients_of_zeros_are_those_of_a_loss_of_zero(one_rank: Any, loss: float) -> None:
+    run, rank = one_rank
+    run.emit_steps(rank, [loss] * 12)
+    run.emit_events(rank, make_observation("gradient-report", lasting={"zero": LASTING}))
+    finding = next(one for one in run.judge_stream().findings if one.code == "TD-G003")
+    assert finding.title.startswith("2 weight matrices got a gradient of zeros in 10 sampled steps: ")
+    assert finding.cause.startswith("the loss is exactly 0" if loss == 0.0 else "dead units")
+
+
 def test_both_flags_know_a_missing_gradient_and_it_is_told_once(one_rank: Any) -> None:
     run, rank = one_rank
     run.emit_events(

@@ -83,7 +83,7 @@ def test_healthy_lines(one_rank):
         (
             154.0,
             2000.0,
-            ", start-up 80 ms; above the budget because the run took only 2.0 s: the first steps are always watched",
+            ", start-up 80 ms; above the budget because the steps took only 2.0 s: the first ones are always watched",
         ),
         (15.0, 2000.0, ", start-up 80 ms"),
         (15_400.0, 200_000.0, ", start-up 80 ms"),

@@ -1,6 +1,9 @@
 """What the probe `hang` sees: the same as the probe `distributed` of a rank that goes quiet, at every level."""
 
+from typing import Any
+
 from tdbg.core.events import doc
+from tdbg.core.observations import Observed
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 
 
@@ -27,3 +30,15 @@ class HungRankResumed(RankResumed):
     """A rank that was quiet goes on."""
 
     PROBE = "hang"
+
+
+class TrainingLines(Observed):
+    """The lines of the program that the training thread was at, in some two seconds of training."""
+
+    PROBE, PART = "hang", "LINES"
+
+    lines: list[Any] = doc("[file:line, function, part of the time], the largest part first", factory=list)
+
+    def text(self) -> str:
+        """``train.py:41 in forward 62%, ...``."""
+        return ", ".join(f"{where} in {function} {share:.0%}" for where, function, share in self.lines[:3])

@@ -5,12 +5,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tdbg.core.observations.hang import HungRank, HungRankResumed
+from tdbg.core.observations.hang import HungRank, HungRankResumed, TrainingLines
 from tdbg.core.rundir import env_rank
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
     from tdbg.probes.hang.hang_watch import HangWatch, Standstill
+    from tdbg.probes.hang.training_lines import Lines
 
 LIMIT = "DISTRIBUTED.hang_s"
 
@@ -23,7 +24,9 @@ class Hang(Probe):
             own flight recorder; the stack of the training thread. No function that a step calls is touched.
     Emits:  QUIET once a rank stands still, again after twice the time and so on, with the stacks of all threads in a
             file; RESUMED when it goes on. From those of all ranks the rules name the one that the others wait for.
-    Cost:   a thread that looks every two seconds, 30 us each time; none in a step.
+            LINES now and then: the lines that the training thread was at in some two seconds.
+    Cost:   a thread that looks every two seconds, 30 us each time, and 64 looks of 20 us for LINES, at ever longer
+            intervals; none in a step.
     Limits: only in runs of several ranks, from the first process group on. Without a flight recorder (gloo before
             torch 2.9, mpi) the collective is known by the stack alone. Point-to-point calls have no number with gloo.
             Off while the probe ``distributed`` is on, which sees the calls themselves.
@@ -31,7 +34,7 @@ class Hang(Probe):
 
     name = "hang"
     levels = ("basic", "advanced", "extreme")
-    observations = (HungRank, HungRankResumed)
+    observations = (HungRank, HungRankResumed, TrainingLines)
 
     _watch: "HangWatch | None" = None
     _told: "Standstill | None" = None
@@ -81,6 +84,7 @@ class Hang(Probe):
             lambda: (monitor.step, monitor.updates, monitor.eval_calls),
             lambda found: self.guard.call_guarded(self._run_timed, self._emit_hung, found),
             lambda seconds: self.guard.call_guarded(self._run_timed, self._emit_resumed, seconds),
+            lambda lines: self.guard.call_guarded(self._run_timed, self._emit_lines, lines),
         )
         self._watch.start_watching()
 
@@ -127,6 +131,9 @@ class Hang(Probe):
             if file:
                 kept[name] = file
         return kept
+
+    def _emit_lines(self, lines: "Lines") -> None:
+        self.emit(TrainingLines(lines=[list(line) for line in lines]), step=self.monitor.step + 1)
 
     def _emit_resumed(self, seconds: float) -> None:
         told, self._told = self._told, None

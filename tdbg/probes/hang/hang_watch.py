@@ -13,6 +13,7 @@ from typing import Any
 from tdbg.core.guard import Guard
 from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
 from tdbg.probes.hang.collective_status import CollectiveStatus, GroupNames, RunningCall, read_status
+from tdbg.probes.hang.training_lines import Lines, TrainingLines
 from tdbg.runtime import thread_stacks
 
 EVERY_S = 2.0
@@ -67,8 +68,9 @@ class Standstill:
 class HangWatch:
     """Looks at this process every two seconds from a thread of its own.
 
-    base_s: the shortest time without progress that is told. read_counters: they change with every step.
+    base_s: the shortest time without progress that is told. read_counters: steps, updates and evaluations so far.
     report, resumed: called from the thread with what was found, and with the seconds that passed until it went on.
+    report_lines: as in `TrainingLines`.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class HangWatch:
         read_counters: Callable[[], tuple[int, ...]],
         report: Callable[[Standstill], None],
         resumed: Callable[[float], None],
+        report_lines: Callable[[Lines], None],
     ) -> None:
         self._base_s = base_s
         self._read_counters, self._report, self._resumed = read_counters, report, resumed
@@ -85,6 +88,7 @@ class HangWatch:
         self._longest_s: dict[str, float] = {}  # activity -> the longest time without progress that ended
         self._episodes = 0
         self._main_thread = threading.main_thread().ident or 0
+        self._lines = TrainingLines(self._guard, self._main_thread, report_lines)
         self._progress: object = None
         self._since = self._last_look = time.monotonic()
         # Of this standstill: the first look at which the thread was where it is now, and the last one.
@@ -100,6 +104,7 @@ class HangWatch:
     def stop_watching(self) -> None:
         """Look no longer."""
         self._end.set()
+        self._lines.stop_sampling()
 
     def _watch_progress(self) -> None:
         while not self._end.wait(min(EVERY_S, self._base_s / 8)) and self._guard.on:
@@ -113,10 +118,12 @@ class HangWatch:
             self._since += late_s
             self._looks = [(seen + late_s, look) for seen, look in self._looks]
         status = read_status()
-        progress = (status.progress, self._read_counters())
+        counters = self._read_counters()
+        progress = (status.progress, counters)
         if progress != self._progress:
             self._end_standstill(now)
             self._progress, self._since = progress, now
+            self._lines.check_due(now, counters[1])
         elif now - self._since >= self._base_s / 2:
             self._look_closer(now, status)
 

@@ -1,0 +1,307 @@
+"""TD-R010: one rank is slower than the others, which wait for it."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tdbg.core.events import Event, Finding, Observation, Start, Step
+from tdbg.core.observations import Observed
+from tdbg.core.observations.hang import TrainingLines
+from tdbg.core.observations.rank_batches import BatchChecksums
+from tdbg.core.rule_base import Needs
+from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import format_count
+from tdbg.rules import RULES, Rule, overwrite_finding, read_observations
+from tdbg.rules._rank_looks import GroupKey, RankLooks
+from tdbg.rules.text import format_ranks
+from tdbg.rules.view import View, get_launch_number
+
+FIRST_STEPS = 2  # allocate, compile and start workers
+SHARE = 0.2  # of a step
+LEAST_MS = 3.0
+WAITED = 0.5  # of the extra time must be found again as waiting in the others
+WINDOW, HITS = 12, 9  # steps on record, and those of them in which it is the same rank and phase
+BURSTS, BURST_MS, BURST_SHARE = 3, 1000.0, 0.15  # steps, what they add but for the longest, and its part of the time
+ALONE = 0.75  # of all delays
+ONSET = 0.25  # of the usual extra time: what is less is noise of before
+GROWTH = 2.0
+LINE_SHARE = 0.1
+MAX_KEPT = 4096
+MAX_WAITING = 4096  # steps of which not all ranks are read: offline a whole rank is read before the next one
+
+NAMES = {
+    "data": "waiting for its loader",
+    "forward": "in its forward pass",
+    "update": "in its update",
+    "rest": "outside of loader, forward pass, backward pass and update",
+}
+ADVICE = {
+    "data": "look at what that rank reads: its share of the files, its disk, its workers (TD-P002 names the line)",
+    "forward": "look for a branch that this rank alone takes, and at its host: other load, CPU quota, OMP_NUM_THREADS",
+    "update": "look for parameters that this rank alone updates, and at its host: other load, CPU quota",
+    "rest": "look for what this rank alone does: logging, checkpoints, metrics; do it every Nth step or in a thread",
+}
+
+
+class Phases(NamedTuple):
+    """How long the parts of one step took, in milliseconds."""
+
+    data: float
+    forward: float
+    backward: float
+    update: float
+    rest: float
+
+
+class _Slow(NamedTuple):
+    """The rank that is waited for in one step, in which phase, and for how many milliseconds."""
+
+    rank: int
+    phase: str
+    ms: float
+
+
+class _Look(NamedTuple):
+    step: int
+    steps: int  # it stands for those since the one before
+    step_ms: float
+    ranks: dict[int, Phases]
+    slow: _Slow | None
+
+
+@dataclass
+class _Group:
+    looks: list[_Look] = field(default_factory=list)
+    named: tuple[int, str] | None = None
+
+
+def _read_phases(event: Step) -> Phases | None:
+    """How long the phases of one step took; None where that is not on record."""
+    if event.step_ms is None or event.forward_ms is None:
+        return None
+    parts = [part or 0.0 for part in (event.loader_ms, event.forward_ms, event.backward_ms, event.optimizer_ms)]
+    return Phases._make([*parts, max(event.step_ms - sum(parts), 0.0)])
+
+
+def find_slow_rank(ranks: dict[int, Phases], waits_in: frozenset[str]) -> _Slow | None:
+    """The rank that the others wait for in this step.
+
+    waits_in: phases that hold a collective. What takes longer on a rank in any other phase than on the median one (of two,
+    the faster) must be found again in those of the others; a difference that nobody waits for is another kind of work.
+    """
+    best: _Slow | None = None
+    waited = {rank: sum(getattr(phases, name) for name in waits_in) for rank, phases in ranks.items()}
+    for phase in Phases._fields:
+        if phase in waits_in:
+            continue
+        times = {rank: float(getattr(phases, phase)) for rank, phases in ranks.items()}
+        usual = statistics.median_low(times.values())
+        for rank, ms in times.items():
+            extra = ms - usual
+            if extra < LEAST_MS or (best is not None and extra <= best.ms):
+                continue
+            others = statistics.median(ms for who, ms in waited.items() if who != rank)
+            if others - waited[rank] >= WAITED * extra:
+                best = _Slow(rank, phase, extra)
+    return best
+
+
+@RULES.add
+class SlowRank(Rule):
+    """Says which rank the others wait for, in which part of its step, and for how long.
+
+    What it does: Puts the times of the same step side by side over all ranks: loader, forward pass,
+    backward pass, update, and the rest. Where one rank takes longer than the median rank in a phase
+    without a collective, and the others take about as much longer where they wait (under
+    DistributedDataParallel in the backward pass; where the program averages gradients itself, after it),
+    that rank is the cause and they are its victims. It speaks when that is the same rank and phase in 9 of
+    12 steps on record, for a fifth of the step and 3 ms; or where such steps, if seldom, add a second and
+    15 % of the time.
+
+    Why it matters: Every step takes as long as that of the slowest rank. On N ranks one slow loader, host
+    or logger wastes N times what it costs, and no rank's own figures show it: they all report the same
+    step time.
+
+    Example:
+        TD-R010 warning: rank 3 is slow in its forward pass, and ranks 0-2 wait for it: 31 ms more in each step,
+        52% of the time, since step 20
+          rank 3 spends 74% of its time at net.py:31 in forward, the others 24%
+
+    What to do: Look at the phase that it names, on that rank alone: its part of the files, its disk, a
+    branch on the rank, other load on its host, a CPU quota. What only rank 0 does (logging, checkpoints)
+    can go into a thread.
+
+    Thresholds: 20 % of a step and 3 ms in 9 of 12 steps; 1 s and 15 % of the time in 3 steps or more. It
+    compares ranks that have the whole model: it is silent where the model is sharded or the program makes
+    groups of fewer ranks. On accelerators only the loader is compared: the host's time in other phases is
+    not the device's.
+    """
+
+    code = "TD-R010"
+    title = "a slow rank keeps the others waiting"
+    severity = "warning"
+    listens = (Start, Step, Observation)
+    observes = (BatchChecksums, TrainingLines)
+    needs = Needs(observations=(BatchChecksums,), ranks=2)
+
+    def __init__(self) -> None:
+        self._looks: RankLooks[Phases] = RankLooks(MAX_WAITING)
+        self._world: dict[str, int] = {}  # process -> number of ranks
+        self._launches: dict[str, int] = {}
+        self._on_device: set[int] = set()  # launches
+        self._waits_in: dict[int, frozenset[str]] = {}  # by launch; empty: not to be compared
+        self._lines: defaultdict[int, dict[int, dict[str, float]]] = defaultdict(
+            dict
+        )  # launch -> rank -> line -> share
+        self._groups: defaultdict[GroupKey, _Group] = defaultdict(_Group)
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Start):
+            self._looks.record_launch(process, event)
+            self._world[process.label] = event.world_size
+            self._launches[process.label] = get_launch_number(process, event)
+        elif isinstance(event, Step):
+            return self._compare_step(process, event)
+        elif process.label in self._launches:
+            for seen in read_observations(event, self.observes):
+                self._keep_observation(process, self._launches[process.label], seen)
+        return ()
+
+    def _keep_observation(self, process: ProcessDir, launch: int, seen: Observed) -> None:
+        if isinstance(seen, BatchChecksums):
+            waits_in = frozenset({"backward"} if seen.wrapped else {"backward", "rest"})
+            self._waits_in[launch] = frozenset() if seen.is_split else self._waits_in.get(launch, waits_in)
+        elif isinstance(seen, TrainingLines) and process.rank is not None and process.is_rank:
+            shares = self._lines[launch].setdefault(process.rank, {})
+            for where, function, share in seen.lines:
+                shares[f"{where} in {function}"] = float(share)
+
+    def _compare_step(self, process: ProcessDir, event: Step) -> Iterable[Finding]:
+        phases = _read_phases(event) if event.phase == "train" and event.step > FIRST_STEPS else None
+        if phases is None or event.sharded or process.label not in self._launches:
+            return ()
+        if event.device_mb is not None:
+            self._on_device.add(self._launches[process.label])
+        world = list(range(self._world[process.label]))
+        found: list[Finding] = []
+        for key, step, ranks in self._looks.collect_rank(process, world, 0, event.step, phases):
+            waits_in = self._waits_in.get(key.launch, frozenset())
+            if waits_in:
+                found += self._add_look(self._groups[key], key, step, ranks, waits_in)
+        return found
+
+    def _add_look(
+        self, group: _Group, key: GroupKey, step: int, ranks: dict[int, Phases], waits_in: frozenset[str]
+    ) -> Iterable[Finding]:
+        if key.launch in self._on_device:
+            waits_in = frozenset(Phases._fields) - {"data"}
+        step_ms = statistics.median(map(sum, ranks.values()))
+        slow = find_slow_rank(ranks, waits_in)
+        steps = step - group.looks[-1].step if group.looks else 1
+        group.looks.append(_Look(step, steps, step_ms, ranks, slow if slow and slow.ms >= SHARE * step_ms else None))
+        del group.looks[:-MAX_KEPT]
+        if group.named is None:
+            group.named = _find_steady(group.looks[-WINDOW:]) or _find_bursts(group.looks)
+            if group.named is not None:
+                return self.report_once(self._given, self._make_slow_finding(key, group, group.named))
+        return ()
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        for key, group in self._groups.items():
+            if group.named is not None and self._given and self._given[0].rank == group.named[0]:
+                overwrite_finding(self._given[0], self._make_slow_finding(key, group, group.named))
+        return ()
+
+    def _make_slow_finding(self, key: GroupKey, group: _Group, named: tuple[int, str]) -> Finding:
+        rank, phase = named
+        hits = [look for look in group.looks if look.slow is not None and look.slow[:2] == named]
+        since = _find_onset(group.looks, named)
+        told = [look for look in group.looks if look.step >= since]
+        extra = [look.slow.ms for look in hits if look.slow is not None]
+        share = sum(look.steps * look.slow.ms for look in hits if look.slow is not None) / _sum_time(told)
+        others = [who for who in told[-1].ranks if who != rank]
+        return self.make_finding(
+            f"rank {rank} is slow {NAMES[phase]}, and {format_ranks(others)} {'wait' if len(others) > 1 else 'waits'} for it:"
+            f" {_format_course(extra, hits, told)}, {share:.0%} of the time, since step {since}",
+            first_step=since,
+            rank=rank,
+            phase="input" if phase == "data" else "",
+            evidence=[
+                *_format_lines(self._lines[key.launch], rank),
+                _format_medians(f"rank {rank}", [look.ranks[rank] for look in hits]),
+                _format_medians(format_ranks(others), [look.ranks[who] for look in hits for who in others]),
+                f"compared in {format_count(len(told), 'step')} on record of all ranks",
+            ],
+            cause=f"{NAMES[phase].replace(' its ', ' the ')}: this rank has more to do there than the others, or a slower host",
+            try_next=ADVICE[phase],
+        )
+
+
+def _find_steady(looks: list[_Look]) -> tuple[int, str] | None:
+    hits = [look.slow[:2] for look in looks if look.slow is not None]
+    named = max(hits, key=hits.count, default=None)
+    return named if named is not None and hits.count(named) >= HITS else None
+
+
+def _find_bursts(looks: list[_Look]) -> tuple[int, str] | None:
+    lost: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
+    for look in looks:
+        if look.slow is not None:
+            lost[look.slow[:2]].append(look.steps * look.slow.ms)
+    named = max(lost, key=lambda one: sum(lost[one]), default=None)
+    if named is None or len(looks) < 2 * WINDOW or len(lost[named]) < BURSTS:
+        return None
+    if sum(lost[named]) < ALONE * sum(map(sum, lost.values())):  # a delay that goes around is nobody's
+        return None
+    longest = max(lost[named])  # one pause is none
+    again = sum(lost[named]) - longest
+    return named if again >= max(BURST_SHARE * (_sum_time(looks) - longest), BURST_MS) else None
+
+
+def _sum_time(looks: list[_Look]) -> float:
+    return sum(look.steps * look.step_ms for look in looks)
+
+
+def _find_onset(looks: list[_Look], named: tuple[int, str]) -> int:
+    """The first step from which on it is the same rank and phase in most steps; of bursts the first."""
+    usual = statistics.median(look.slow.ms for look in looks if look.slow is not None and look.slow[:2] == named)
+    hits = [look.slow is not None and look.slow[:2] == named and look.slow.ms >= ONSET * usual for look in looks]
+    for at, hit in enumerate(hits):
+        if hit and sum(hits[at : at + WINDOW]) * 3 >= 2 * len(hits[at : at + WINDOW]):
+            return looks[at].step
+    return looks[hits.index(True)].step
+
+
+def _format_course(extra: list[float], hits: list[_Look], looks: list[_Look]) -> str:
+    """``31 ms more in each step``, or how it grows, or in how many steps it does."""
+    third = max(len(extra) // 3, 1)
+    early, late = statistics.median(extra[:third]), statistics.median(extra[-third:])
+    if sum(look.steps for look in hits) * 3 < sum(look.steps for look in looks) * 2:
+        count = format_count(len(looks), "step")
+        return f"in bursts, {statistics.median(extra):.3g} ms more in {len(hits)} of {count} on record"
+    if len(extra) >= WINDOW and late > GROWTH * early:
+        return f"{late:.3g} ms more in each step, growing from {early:.3g} ms"
+    return f"{statistics.median(extra):.3g} ms more in each step"
+
+
+def _format_medians(who: str, rows: list[Phases]) -> str:
+    parts = [
+        f"{name} {statistics.median(times):.3g}"
+        for name, times in zip(Phases._fields, zip(*rows, strict=True), strict=True)
+    ]
+    return f"{who}: {', '.join(parts)} ms (medians)"
+
+
+def _format_lines(shares: dict[int, dict[str, float]], rank: int) -> list[str]:
+    """The line at which this rank is more often than the median of the others, if one stands out."""
+    own, others = shares.get(rank, {}), [lines for who, lines in shares.items() if who != rank]
+    if not own or not others:
+        return []
+    usual = {line: statistics.median(lines.get(line, 0.0) for lines in others) for line in own}
+    line = max(own, key=lambda name: own[name] - usual[name])
+    if own[line] - usual[line] < LINE_SHARE:
+        return []
+    return [f"rank {rank} spends {own[line]:.0%} of its time at {line}, the others {usual[line]:.0%}"]

@@ -1,0 +1,151 @@
+"""TD-R010: which rank the others wait for, from the times of the same steps on all ranks."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from streams import Stream
+
+from tdbg.core.events import Finding, Observation, Step
+from tdbg.core.observations.hang import TrainingLines
+from tdbg.core.observations.rank_batches import BatchChecksums
+from tdbg.rules.r010_slow_rank import Phases, find_slow_rank
+
+BASE = Phases(data=1.0, forward=20.0, backward=20.0, update=1.0, rest=8.0)
+Extra = Callable[[int, int], tuple[str, float]]
+
+
+def make_observation(seen: Any) -> Observation:
+    return Observation(probe=seen.PROBE, part=seen.PART, step=1, values=seen.as_values())
+
+
+def play_ranks(
+    run: Stream,
+    extra: Extra,
+    *,
+    ranks: int = 2,
+    wrapped: bool = True,
+    split: bool = False,
+    device_mb: float | None = None,
+    noise: float = 0.1,
+) -> Stream:
+    """A synchronous job. extra(step, rank): the phase that takes longer, and by how many milliseconds.
+
+    The others wait for the slowest: in backward under DistributedDataParallel (wrapped), else after it.
+    """
+    draw = random.Random(0)
+    waits_in = "backward" if wrapped else "rest"
+    names = [run.begin_rank(rank, ranks) for rank in range(ranks)]
+    for rank, name in enumerate(names):
+        seen = BatchChecksums(
+            group=list(range(ranks)), names=["x"], checksums=[str(rank)], wrapped=wrapped, is_split=split
+        )
+        run.emit_events(name, make_observation(seen))
+    for step in range(1, 61):
+        rows = []
+        for rank in range(ranks):
+            row = {phase: ms * (1 + noise * draw.random()) for phase, ms in BASE._asdict().items()}
+            phase, ms = extra(step, rank)
+            rows.append({**row, phase: row[phase] + ms})
+        slowest = max(sum(row.values()) for row in rows)
+        for name, row in zip(names, rows, strict=True):
+            row[waits_in] += slowest - sum(row.values())
+            times = {"loader_ms": row["data"], "forward_ms": row["forward"], "backward_ms": row["backward"]}
+            step_ms = sum(row.values())
+            run.emit_events(
+                name,
+                Step(step=step, loss=1.0, finite=True, **times, optimizer_ms=row["update"], step_ms=step_ms)
+                if device_mb is None
+                else Step(step=step, loss=1.0, finite=True, **times, step_ms=step_ms, device_mb=device_mb),
+            )
+    return run
+
+
+def find_slow(run: Stream) -> list[Finding]:
+    return [found for found in run.judge_stream().findings if found.code == "TD-R010"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("phase", ["data", "forward", "update"])
+@pytest.mark.parametrize("ms", [15.0, 200.0])
+def test_the_slow_rank_and_its_phase_are_named(make_stream, ranks, wrapped, phase, ms):
+    slow = ranks - 1
+    run = play_ranks(
+        make_stream(), lambda step, rank: (phase, ms * (rank == slow and step >= 20)), ranks=ranks, wrapped=wrapped
+    )
+    (found,) = find_slow(run)
+    assert found.rank == slow and 18 <= found.first_step <= 21, found
+    words = {"data": "waiting for its loader", "forward": "in its forward pass", "update": "in its update"}[phase]
+    assert found.title.startswith(f"rank {slow} is slow {words}, and "), found.title
+
+
+def test_what_a_rank_does_between_steps_is_seen_under_ddp(make_stream):
+    (found,) = find_slow(play_ranks(make_stream(), lambda step, rank: ("rest", 40.0 * (rank == 0)), ranks=4))
+    assert found.rank == 0 and "ranks 1-3 wait for it: 40 ms more in each step" in found.title
+
+
+@pytest.mark.parametrize(
+    ("course", "words"),
+    [
+        (lambda step: 10.0 * (step - 10), "growing from"),
+        (lambda step: 400.0 * (step % 7 == 0), "in bursts, "),
+        (lambda step: 40.0, "40.1 ms more in each step"),
+    ],
+)
+def test_its_course_is_told(make_stream, course, words):
+    run = play_ranks(make_stream(), lambda step, rank: ("forward", course(step) * (rank == 1 and step > 10)), ranks=4)
+    assert words in find_slow(run)[0].title
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("noise", [0.1, 0.5, 1.0])
+def test_equal_ranks_are_left_alone(make_stream, ranks, noise):
+    run = play_ranks(make_stream(), lambda step, rank: ("rest", 0.0), ranks=ranks, noise=noise)
+    assert find_slow(run) == []
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_delay_that_goes_around_is_nobodys(make_stream, ranks):
+    run = play_ranks(make_stream(), lambda step, rank: ("forward", 40.0 * (step % ranks == rank)), ranks=ranks)
+    assert find_slow(run) == []
+
+
+def test_a_difference_that_nobody_waits_for_is_another_kind_of_work(make_stream):
+    """Two ranks that do different things for the same time."""
+    run = make_stream()
+    play_ranks(run, lambda step, rank: ("data", 40.0) if rank else ("forward", 40.0), ranks=2)
+    assert find_slow(run) == []
+
+
+@pytest.mark.parametrize("how", ["split", "accelerator"])
+def test_where_times_cannot_be_compared_it_is_silent(make_stream, how):
+    run = play_ranks(
+        make_stream(),
+        lambda step, rank: ("forward", 40.0 * rank),
+        split=how == "split",
+        device_mb=100.0 if how == "accelerator" else None,
+    )
+    assert find_slow(run) == []
+
+
+def test_a_slow_loader_is_named_on_an_accelerator_too(make_stream):
+    run = play_ranks(make_stream(), lambda step, rank: ("data", 40.0 * rank), device_mb=100.0)
+    assert find_slow(run)[0].rank == 1
+
+
+def test_the_line_that_only_the_slow_rank_is_at_is_told(make_stream):
+    run = play_ranks(make_stream(), lambda step, rank: ("forward", 40.0 * rank))
+    for name, lines in (
+        ("rank0000", [["train.py:9", "main", 0.6], ["net.py:3", "forward", 0.4]]),
+        ("rank0001", [["net.py:3", "forward", 0.8], ["train.py:9", "main", 0.1]]),
+    ):
+        run.emit_events(name, make_observation(TrainingLines(lines=lines)))
+    assert find_slow(run)[0].evidence[0] == "rank 1 spends 80% of its time at net.py:3 in forward, the others 40%"
+
+
+def test_of_two_ranks_the_faster_one_is_the_measure():
+    ranks = {0: BASE._replace(backward=50.0), 1: BASE._replace(forward=50.0)}
+    slow = find_slow_rank(ranks, frozenset({"backward"}))
+    assert slow is not None and slow[:2] == (1, "forward") and slow.ms == 30.0
