@@ -4,7 +4,7 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run profile report status control filter-logs inspect-pages trace metrics flags explain doctor demo hook completions trust' ;;
+        '') reply='run profile report status control stacks filter-logs inspect-pages trace metrics flags explain doctor demo hook completions trust' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
         'metrics') reply='show dump plot compare sanity' ;;
@@ -19,11 +19,12 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --preflight --dry-run --exec -q --quiet --color -h --help' ;;
-        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --preflight --dry-run --exec -q --quiet --color -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
         'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
         'status') reply='--watch --json --color -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --timeout --json --color -h --help' ;;
+        'stacks') reply='--all --json --color -h --help' ;;
         'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --log-level --steps --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs --color -h --help' ;;
         'inspect-pages') reply='-h --help' ;;
         'inspect-pages ls') reply='--datapoints --ranks --rank --steps --step --epochs --epoch --phase --json --color -h --help' ;;
@@ -95,6 +96,7 @@ _tdbg_kind() {
         'run --capture-policy') reply='POLICY' ;;
         'run --capture-upload') reply='URL' ;;
         'run --stop-on') reply='CODE|SEVERITY' ;;
+        'run --stack-signal') reply='SIGNAL' ;;
         'run --fail-on') reply='SEVERITY' ;;
         'run --on-finding') reply='COMMAND' ;;
         'run --notify') reply='URL' ;;
@@ -140,6 +142,7 @@ _tdbg_kind() {
         'profile --capture-policy') reply='POLICY' ;;
         'profile --capture-upload') reply='URL' ;;
         'profile --stop-on') reply='CODE|SEVERITY' ;;
+        'profile --stack-signal') reply='SIGNAL' ;;
         'profile --fail-on') reply='SEVERITY' ;;
         'profile --on-finding') reply='COMMAND' ;;
         'profile --notify') reply='URL' ;;
@@ -167,6 +170,7 @@ _tdbg_kind() {
         'control --profile') reply='N' ;;
         'control --timeout') reply='SECONDS' ;;
         'control --color') reply='WHEN' ;;
+        'stacks --color') reply='WHEN' ;;
         'filter-logs -f'|'filter-logs --flag') reply='FLAG' ;;
         'filter-logs -x'|'filter-logs --exclude-flag') reply='FLAG' ;;
         'filter-logs -p'|'filter-logs --prefix') reply='PREFIX' ;;
@@ -332,6 +336,7 @@ _tdbg_argument() {
         'report') reply='RUN' ;;
         'status') reply='RUN' ;;
         'control') reply='RUN' ;;
+        'stacks') reply='RUN' ;;
         'filter-logs') reply='FILE' ;;
         'inspect-pages ls') reply='PATH' ;;
         'inspect-pages show') reply='PATH|KEY' ;;

@@ -45,6 +45,7 @@ FLOORS = (
         "core.ownership",
         "core.run_files",
         "core.native_stack",
+        "core.stack_tree",
         "core.sink_files",
         "core.deprecation",
         "core.rule_base",

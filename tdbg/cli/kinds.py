@@ -52,5 +52,6 @@ FREE = (
     "FIELD",
     "KEY",
     "CONDITION",
+    "SIGNAL",
     "URL",
 )

@@ -127,6 +127,12 @@ OPTIONS: Options = {
     "stop_on": Option(
         ("--stop-on",), "CODE|SEVERITY", "End the command at the first such finding; repeatable.", group=FOUND
     ),
+    "stack_signal": Option(
+        ("--stack-signal",),
+        "SIGNAL",
+        "The signal that `tdbg stacks` asks ranks with; none: no such requests.",
+        group=FOUND,
+    ),
     "stop_before_update": Option(
         ("--stop-before-update",),
         "",
@@ -222,6 +228,7 @@ class RunArgs(Args):
     capture_policy: str | None = None
     capture_upload: str | None = None
     stop_on: "Sequence[str]" = ()
+    stack_signal: str | None = None
     stop_before_update: bool | None = None
     fail_on: str | None = None
     on_finding: str | None = None

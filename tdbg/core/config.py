@@ -16,6 +16,7 @@ from tdbg.core.capture import PHASES, Epochs, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, print_message_once, pyproject_sources, user_source, yaml_source
 from tdbg.core.errors import TdbgError, suggest_name
+from tdbg.core.host import find_signal_number
 from tdbg.core.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.core.ranges import parse_ranges
 from tdbg.core.redaction import MARK, redact_argv
@@ -68,6 +69,11 @@ class Settings:
     tee: bool = declare_setting(LOCAL, "keep a copy of stdout and stderr in the run directory", False)
     stop_on: list[str] = declare_setting(
         LOCAL, "stop the run at the first finding with one of these codes or severities", factory=list
+    )
+    stack_signal: str = declare_setting(
+        LOCAL,
+        "the signal that `tdbg stacks` sends, such as USR2 or RTMIN+7; none: ranks take no such request",
+        "RTMIN+6",
     )
     stop_before_update: bool = declare_setting(LOCAL, "stop before the optimizer uses a non-finite gradient", False)
     fail_on: str = declare_setting(LOCAL, "turn exit code 0 into 1 for a finding of this severity or worse", "never")
@@ -441,6 +447,16 @@ def _parse_command_line(key: str, value: object) -> str:
     return text
 
 
+def _parse_signal_name(key: str, value: object) -> str:
+    """The name of a signal that a program may catch, without SIG; ``none``."""
+    text = str(value).strip().upper().removeprefix("SIG")
+    if text != "NONE" and not find_signal_number(text):
+        raise TdbgError(
+            f"{key} {value} is no signal that can be used for this", "write USR2, RTMIN+7 and the like, or none"
+        )
+    return "none" if text == "NONE" else text
+
+
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "level": _make_choice_check(LEVELS),
     "inject": _make_choice_check(INJECTS),
@@ -451,6 +467,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "share": _parse_boolean,
     "tee": _parse_boolean,
     "stop_on": _parse_words,
+    "stack_signal": _parse_signal_name,
     "stop_before_update": _parse_boolean,
     "fail_on": _make_choice_check(FAIL_ON),
     "strict_flags": _parse_boolean,

@@ -2,6 +2,8 @@
 
 import os
 
+USABLE_SIGNALS = ("USR1", "USR2", "WINCH", "URG", "IO", "XCPU", "PROF")
+
 
 def host_name() -> str:
     """The host name."""
@@ -20,3 +22,18 @@ def platform_name() -> str:
 
         return platform.platform()
     return f"Linux-{kernel.release}-{kernel.machine}-with-{libc.replace(' ', '')}"
+
+
+def find_signal_number(name: str) -> int:
+    """The number of a signal that a program may handle without harm, by its name without SIG; 0 if there is none.
+
+    Signals that end or stop a process by rule, and those of faults, are none of them.
+    """
+    import signal
+
+    first, last = getattr(signal, "SIGRTMIN", 0), getattr(signal, "SIGRTMAX", 0)
+    base, _, offset = name.partition("+")
+    if base == "RTMIN" and first:
+        number = first + int(offset) if offset.isdecimal() else first if not offset else 0
+        return int(number) if first <= number <= last else 0
+    return int(getattr(signal, f"SIG{name}", 0)) if name in USABLE_SIGNALS else 0

@@ -10,6 +10,7 @@ from tdbg.core.frames import OWN_FOLDER
 from tdbg.core.lazy_pattern import lazy_pattern
 
 NATIVE_STACK = "native_stack.txt"
+STACKS_NOW = "stacks_now.txt"  # what was asked for
 MAX_BYTES = 1 << 18
 CRASH = "Fatal Python error: "
 THREAD = lazy_pattern(r"^(Current thread|Thread) 0x")

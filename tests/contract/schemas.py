@@ -39,6 +39,7 @@ MAPS: dict[str, tuple[str, ...]] = {
     "inspect-pages convert": ("refused",),
     "inspect-pages export": ("failed", "left_out"),
     "control": ("flags",),
+    "stacks": ("silent",),
 }
 # Values of any type, as a setting or a number of the program's own has: below ``data``, lists as [], maps as *.
 OF_ANY_TYPE: dict[str, tuple[str, ...]] = {
@@ -82,6 +83,7 @@ UNRECORDED = (
     "flags list --json",
     "flags show LOSS --json",
     "trust --json",
+    "stacks hung --json",
     "inspect-pages recover captured --json",
     "inspect-pages recover damaged --json",
     "inspect-pages export captured npz -o captured.npz --json",
@@ -182,6 +184,9 @@ def _iter_unrecorded(folder: Path) -> Iterator[tuple[str, Any]]:
     (folder / "foreign").mkdir()
     (folder / "foreign" / "page_0.pkl").write_bytes(pickle.dumps({0: {"D": {"x": np.ones(3), "y": os.getcwd}}}))
     shutil.copytree("captured", "damaged")
+    shutil.copytree("two_ranks", "hung")
+    kept = {"t": 1.0, "threads": {"MainThread (7)": ['  File "/p/train.py", line 41, in main\n    step()']}}
+    Path("hung/rank0000/stacks_step00000003.json").write_text(json.dumps(kept), encoding="utf-8")
     for page in Path("damaged").rglob("*.safetensors"):
         os.truncate(page, page.stat().st_size // 2)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TDBG_")}

@@ -13,7 +13,7 @@ from tests.e2e.conftest import PATIENCE_S, PROGRAMS, build_environment, run_comm
 
 README = Path(__file__).parents[2] / "README.md"
 TRAIN = f"{sys.executable} {PROGRAMS / 'readme.py'}"
-LIVE = ("status", "control")
+LIVE = ("status", "control", "stacks")
 # What a word in capitals stands for, and what would take too long as it is written.
 WORDS = {
     "COMMAND": TRAIN,
@@ -31,6 +31,7 @@ SAID = {
     "run": "verdict:",
     "report": "verdict:",
     "status": "running",
+    "stacks": "stacks now",
     "inspect-pages": "layers.0.attn:output",
     "explain": "TD-N001",
     "explain memory": "TD-M001",

@@ -240,6 +240,7 @@ def test_level_off_has_no_probes() -> None:
         "gradient-norms",
         "hang",
         "native-crash",
+        "stack-signal",
         "loader-wait",
         "loss-scaler",
         "regions",

@@ -1,0 +1,131 @@
+"""Asks the live ranks of a run for their Python stacks, and reads those that a hang left behind."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tdbg.core import run_files
+from tdbg.core.config import Settings
+from tdbg.core.files import read_json
+from tdbg.core.host import find_signal_number, host_name
+from tdbg.core.native_stack import STACKS_NOW
+from tdbg.core.rundir import RunDir
+from tdbg.core.stack_tree import ThreadStack, parse_dump, parse_kept
+from tdbg.launch.live import RankState, read_snapshot
+
+ANSWER_S = 2.0  # a process that is stopped, or in an uninterruptible wait, does not answer
+LOOK_S = 0.01
+MAX_BYTES = 4 << 20
+MAX_WORKERS = 64
+RUN_DIR = "TDBG_RUN_DIR"
+
+
+class Stacks(NamedTuple):
+    """The stacks of a run. t: when they were taken; silent: processes that did not answer, and why."""
+
+    t: float
+    is_live: bool
+    found: list[ThreadStack]
+    silent: dict[str, str]
+
+
+def collect_stacks(run: RunDir) -> Stacks:
+    """Of the ranks that live on this host, now; where none does, those that the run kept when it hung last."""
+    snapshot = read_snapshot(run)
+    found: list[ThreadStack] = []
+    silent: dict[str, str] = {}
+    number = find_signal_number(snapshot.settings.stack_signal)
+    for rank in snapshot.live:
+        why = _explain_refusal(run, rank, snapshot.settings, number)
+        if why:
+            silent[f"rank {rank.rank}"] = why
+            continue
+        assert rank.pid is not None
+        file = rank.process.path / STACKS_NOW
+        for name, pid in [(f"rank {rank.rank}", rank.pid), *_list_workers(rank.pid, rank.rank, number)]:
+            text = _ask_process(pid, number, file)
+            found += parse_dump(text, name)
+            if not text:
+                silent[name] = f"process {pid} did not answer within {ANSWER_S:g} s"
+    if found or silent:
+        return Stacks(time.time(), True, found, silent)
+    return _read_kept(run)
+
+
+def _explain_refusal(run: RunDir, rank: RankState, settings: Settings, number: int) -> str:
+    """Why a rank cannot be asked; empty if it can. The signal would end a process that does not wait for it."""
+    if rank.host != host_name():
+        return f"runs on {rank.host}: ask there"
+    if not number:
+        return f"the run takes no requests (--stack-signal {settings.stack_signal})"
+    if rank.pid is None or not _belongs_to_run(rank.pid, run):
+        return "its process is gone"
+    if not (rank.process.path / STACKS_NOW).exists() or not _catches_signal(rank.pid, number):
+        return f"the program uses SIG{settings.stack_signal} itself, or has not come to its first step: --stack-signal chooses another"
+    return ""
+
+
+def _belongs_to_run(pid: int, run: RunDir) -> bool:
+    """True if the process was started with this run's directory in its environment, by us."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"{RUN_DIR}={run.path.absolute()}".encode() in words
+    return False
+
+
+def _catches_signal(pid: int, number: int) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
+
+
+def _list_workers(pid: int, rank: int, number: int) -> list[tuple[str, int]]:
+    """Children that were forked after the rank began: loader workers."""
+    with contextlib.suppress(OSError, ValueError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[:MAX_WORKERS]
+        return [(f"rank {rank} worker", int(child)) for child in children if _catches_signal(int(child), number)]
+    return []
+
+
+def _ask_process(pid: int, number: int, file: Path) -> str:
+    """What a process writes of its stacks; empty if it does not in time."""
+    before = _measure_file(file)
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+    until = time.monotonic() + ANSWER_S
+    seen = before
+    while time.monotonic() < until:
+        time.sleep(LOOK_S)
+        now = _measure_file(file)
+        if now > before and now == seen:  # it has ended: the handler writes at once
+            break
+        seen = now
+    with contextlib.suppress(OSError):
+        return run_files.read_bytes(file, MAX_BYTES + before)[before:].decode("utf-8", "replace")
+    return ""
+
+
+def _measure_file(file: Path) -> int:
+    with contextlib.suppress(OSError):
+        return file.stat().st_size
+    return 0
+
+
+def _read_kept(run: RunDir) -> Stacks:
+    """The last stacks that each rank kept when it made no progress."""
+    found: list[ThreadStack] = []
+    newest = 0.0
+    for process in run.list_processes():
+        files = sorted(process.path.glob("stacks_step*.json"))
+        if not files or process.rank is None:
+            continue
+        kept = read_json(files[-1])
+        if isinstance(kept, dict) and isinstance(kept.get("threads"), dict):
+            found += parse_kept(kept["threads"], f"rank {process.rank}")
+            newest = max(newest, float(kept.get("t") or 0.0))
+    return Stacks(newest, False, found, {})
