@@ -236,7 +236,18 @@ class Probe(Listener):
 
 
 # The files whose probes the default level has; the others are loaded when a flag or a higher level asks for one.
-BASIC = ("first_bad", "gradients", "hang", "loader", "native_crash", "regions", "scaler", "stack_signal", "triggers", "compilation")
+BASIC = (
+    "first_bad",
+    "gradients",
+    "hang",
+    "loader",
+    "native_crash",
+    "regions",
+    "scaler",
+    "stack_signal",
+    "triggers",
+    "compilation",
+)
 # Those that the opening inspection adds, and takes away when it is over.
 OPENING = (
     *("backward", "checkpoint", "data_splits", "dataloader", "forward", "gradient_report", "memory", "model_build"),

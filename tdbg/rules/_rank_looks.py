@@ -1,5 +1,6 @@
 """Looks of several ranks at the same thing, put side by side once every rank of the group has reported."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
@@ -8,6 +9,7 @@ from tdbg.core.rundir import ProcessDir
 from tdbg.rules.view import get_launch_number
 
 MAX_WAITING = 256  # steps of one group that wait for a rank
+ALWAYS_KEPT = 64  # the first steps are never thinned out
 
 Seen = TypeVar("Seen")
 
@@ -20,11 +22,36 @@ class GroupKey(NamedTuple):
     module: int
 
 
-class RankLooks(Generic[Seen]):
-    """Collects a look of each rank at a step. In whatever order ranks are read, steps come out in theirs."""
+def limit_steps(looks: int, ranks: int) -> int:
+    """Of how many steps the looks of so many ranks are kept."""
+    return max(looks // ranks, 2 * ALWAYS_KEPT)
 
-    def __init__(self, most_waiting: int = MAX_WAITING) -> None:
-        self._most_waiting = most_waiting
+
+class StepSample:
+    """Which steps are kept of a long run: all, then every second, every fourth and so on; and always the first ones."""
+
+    def __init__(self) -> None:
+        self._stride = 1
+
+    def has_step(self, step: int) -> bool:
+        """True if this step is kept."""
+        return step <= ALWAYS_KEPT or step % self._stride == 0
+
+    def thin_out(self) -> None:
+        """Keep half as many from now on."""
+        self._stride *= 2
+
+
+class RankLooks(Generic[Seen]):
+    """Collects a look of each rank at a step. In whatever order ranks are read, steps come out in theirs.
+
+    most_looks: of all ranks together, that wait for others. Offline a whole rank is read before the next one: of a run with
+    more of them an even sample is kept. Without it the newest steps are.
+    """
+
+    def __init__(self, most_looks: int = 0) -> None:
+        self._most_looks = most_looks
+        self._samples: defaultdict[GroupKey, StepSample] = defaultdict(StepSample)
         self._launches: dict[str, int] = {}
         self._waiting: dict[GroupKey, dict[int, dict[int, Seen]]] = {}
 
@@ -42,9 +69,24 @@ class RankLooks(Generic[Seen]):
             return
         key = GroupKey(self._launches.get(process.label, process.attempt), tuple(ranks), module)
         waiting = self._waiting.setdefault(key, {})
-        if step not in waiting and len(waiting) >= self._most_waiting:
-            del waiting[min(waiting)]
+        if not self._samples[key].has_step(step):
+            return
+        if step not in waiting and len(waiting) >= self._limit_steps(len(ranks)):
+            self._make_room(waiting, self._samples[key])
+            if not self._samples[key].has_step(step):
+                return
         looks = waiting.setdefault(step, {})
         looks[rank] = seen
         if len(looks) == len(ranks):
             yield key, step, waiting.pop(step)
+
+    def _limit_steps(self, ranks: int) -> int:
+        return limit_steps(self._most_looks, ranks) if self._most_looks else MAX_WAITING
+
+    def _make_room(self, waiting: dict[int, dict[int, Seen]], sample: StepSample) -> None:
+        if not self._most_looks:
+            del waiting[min(waiting)]
+            return
+        sample.thin_out()
+        for step in [step for step in waiting if not sample.has_step(step)]:
+            del waiting[step]

@@ -14,7 +14,7 @@ from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule, overwrite_finding, read_observations
-from tdbg.rules._rank_looks import GroupKey, RankLooks
+from tdbg.rules._rank_looks import GroupKey, RankLooks, StepSample, limit_steps
 from tdbg.rules.text import format_ranks
 from tdbg.rules.view import View, get_launch_number
 
@@ -28,8 +28,7 @@ ALONE = 0.75  # of all delays
 ONSET = 0.25  # of the usual extra time: what is less is noise of before
 GROWTH = 2.0
 LINE_SHARE = 0.1
-MAX_KEPT = 4096
-MAX_WAITING = 4096  # steps of which not all ranks are read: offline a whole rank is read before the next one
+MAX_LOOKS = 200_000  # of all ranks together: more are thinned out
 
 NAMES = {
     "data": "waiting for its loader",
@@ -74,7 +73,15 @@ class _Look(NamedTuple):
 @dataclass
 class _Group:
     looks: list[_Look] = field(default_factory=list)
+    sample: StepSample = field(default_factory=StepSample)
     named: tuple[int, str] | None = None
+
+    def thin_out(self) -> None:
+        """Keep half of the looks, each for the steps since the one before."""
+        self.sample.thin_out()
+        kept = [look for look in self.looks if self.sample.has_step(look.step)]
+        before = [kept[0].step - kept[0].steps, *(look.step for look in kept)]
+        self.looks = [look._replace(steps=look.step - last) for look, last in zip(kept, before, strict=False)]
 
 
 def _read_phases(event: Step) -> Phases | None:
@@ -147,7 +154,7 @@ class SlowRank(Rule):
     needs = Needs(observations=(BatchChecksums,), ranks=2)
 
     def __init__(self) -> None:
-        self._looks: RankLooks[Phases] = RankLooks(MAX_WAITING)
+        self._looks: RankLooks[Phases] = RankLooks(MAX_LOOKS)
         self._world: dict[str, int] = {}  # process -> number of ranks
         self._launches: dict[str, int] = {}
         self._on_device: set[int] = set()  # launches
@@ -196,24 +203,32 @@ class SlowRank(Rule):
     def _add_look(
         self, group: _Group, key: GroupKey, step: int, ranks: dict[int, Phases], waits_in: frozenset[str]
     ) -> Iterable[Finding]:
+        if not group.sample.has_step(step):
+            return ()
         if key.launch in self._on_device:
             waits_in = frozenset(Phases._fields) - {"data"}
         step_ms = statistics.median(map(sum, ranks.values()))
         slow = find_slow_rank(ranks, waits_in)
         steps = step - group.looks[-1].step if group.looks else 1
         group.looks.append(_Look(step, steps, step_ms, ranks, slow if slow and slow.ms >= SHARE * step_ms else None))
-        del group.looks[:-MAX_KEPT]
+        if len(group.looks) > limit_steps(MAX_LOOKS, len(ranks)):
+            group.thin_out()
         if group.named is None:
-            group.named = _find_steady(group.looks[-WINDOW:]) or _find_bursts(group.looks)
+            group.named = _find_steady(group.looks[-WINDOW:])
+            if group.named is None and len(group.looks) % WINDOW == 0:
+                group.named = _find_bursts(group.looks)
             if group.named is not None:
                 return self.report_once(self._given, self._make_slow_finding(key, group, group.named))
         return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
         for key, group in self._groups.items():
-            if group.named is not None and self._given and self._given[0].rank == group.named[0]:
+            if group.named is None:
+                group.named = _find_bursts(group.looks)
+                if group.named is not None:
+                    yield from self.report_once(self._given, self._make_slow_finding(key, group, group.named))
+            elif group.named is not None and self._given and self._given[0].rank == group.named[0]:
                 overwrite_finding(self._given[0], self._make_slow_finding(key, group, group.named))
-        return ()
 
     def _make_slow_finding(self, key: GroupKey, group: _Group, named: tuple[int, str]) -> Finding:
         rank, phase = named

@@ -1,6 +1,7 @@
 """TD-R010: which rank the others wait for, from the times of the same steps on all ranks."""
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,10 @@ from streams import Stream
 from tdbg.core.events import Finding, Observation, Step
 from tdbg.core.observations.hang import TrainingLines
 from tdbg.core.observations.rank_batches import BatchChecksums
+from tdbg.core.rundir import ProcessDir
+from tdbg.rules import r010_slow_rank
 from tdbg.rules.r010_slow_rank import Phases, find_slow_rank
+from tdbg.rules.rule_engine import RuleEngine, judge_run
 
 BASE = Phases(data=1.0, forward=20.0, backward=20.0, update=1.0, rest=8.0)
 Extra = Callable[[int, int], tuple[str, float]]
@@ -29,6 +33,7 @@ def play_ranks(
     split: bool = False,
     device_mb: float | None = None,
     noise: float = 0.1,
+    steps: int = 60,
 ) -> Stream:
     """A synchronous job. extra(step, rank): the phase that takes longer, and by how many milliseconds.
 
@@ -42,7 +47,7 @@ def play_ranks(
             group=list(range(ranks)), names=["x"], checksums=[str(rank)], wrapped=wrapped, is_split=split
         )
         run.emit_events(name, make_observation(seen))
-    for step in range(1, 61):
+    for step in range(1, steps + 1):
         rows = []
         for rank in range(ranks):
             row = {phase: ms * (1 + noise * draw.random()) for phase, ms in BASE._asdict().items()}
@@ -149,3 +154,21 @@ def test_of_two_ranks_the_faster_one_is_the_measure():
     ranks = {0: BASE._replace(backward=50.0), 1: BASE._replace(forward=50.0)}
     slow = find_slow_rank(ranks, frozenset({"backward"}))
     assert slow is not None and slow[:2] == (1, "forward") and slow.ms == 30.0
+
+
+@pytest.mark.parametrize("most", [200_000, 400])
+def test_of_a_long_run_an_even_sample_is_compared(make_stream, monkeypatch, most):
+    """Offline a whole rank is read before the next: it says the same, and since when, as far as its sample goes."""
+    monkeypatch.setattr(r010_slow_rank, "MAX_LOOKS", most)
+    run = play_ranks(
+        make_stream(), lambda step, rank: ("forward", 40.0 * (rank == 1 and step > 700)), ranks=3, steps=2000
+    )
+    run.record_exit(0)
+    live = RuleEngine(run.run)
+    for folder, event in run.log:
+        live.feed(ProcessDir(run.run, run.run.path / folder), event)
+    for verdict in (judge_run(run.run), live.finish()):
+        (found,) = [one for one in verdict.findings if one.code == "TD-R010"]
+        assert found.rank == 1 and 690 <= found.first_step <= 720, found
+        share = float(re.search(r"(\d+)% of the time", found.title)[1])
+        assert 40 <= share <= 46, found.title
