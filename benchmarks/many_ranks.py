@@ -23,6 +23,8 @@ from pathlib import Path
 from tdbg.core.config import Settings
 from tdbg.core.events import Cost, End, Event, Observation, Params, Start, Step, encode
 from tdbg.core.rundir import EVENTS, RunDir, rank_folder
+from tdbg.rules.kept_verdict import save_verdict
+from tdbg.rules.rule_engine import judge_run
 
 MOST_S, MOST_MB, MOST_LINES = 5.0, 300.0, 24
 SLOW_FROM, SLOW_MS = 400, 40.0
@@ -87,6 +89,8 @@ def write_run(folder: Path, ranks: int, steps: int) -> Path:
         with open(place / f"info_log_rank{rank}.txt", "w", encoding="utf-8") as log:
             for step in range(1, steps + 1, 10):
                 log.write(f"2026-11-27 12:00:{step % 60:02d} INFO train: step {step} of {steps} is done\n")
+    verdict = judge_run(run, 0)
+    save_verdict(run, verdict)
     run.update_info(end=1.7e9 + 0.07 * steps, exit={"code": 0, "signal": None})
     return run.path
 

@@ -17,6 +17,7 @@ from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
 from tdbg.rules import matches_words
 from tdbg.rules.finding_lines import BLOCK_LINES, format_finding, format_title
+from tdbg.rules.kept_verdict import save_verdict
 from tdbg.rules.rule_engine import RuleEngine, judge_run
 from tdbg.rules.verdict import Verdict
 
@@ -150,6 +151,7 @@ class Follower:
         print_messages(*lines, *(f"trouble: {text}" for text in verdict.trouble[:1]))
         try:
             verdict.write_report(self.run)
+            save_verdict(self.run, verdict)
         except OSError as error:
             print_messages(
                 f"cannot write the report: {error.strerror or error}; `tdbg report` derives it from the events"

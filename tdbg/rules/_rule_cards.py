@@ -115,7 +115,7 @@ def _read_cards() -> tuple[RuleCard, ...]:
     path = _get_cards_path()
     try:
         kept = json.loads(run_files.read_bytes(path)) if path else {}
-        return tuple(RuleCard(**row) for row in kept["cards"]) if kept["sources"] == _stamp_sources() else ()
+        return tuple(RuleCard(**row) for row in kept["cards"]) if kept["sources"] == stamp_sources() else ()
     except (OSError, ValueError, KeyError, TypeError):
         return ()
 
@@ -125,7 +125,7 @@ def _save_cards(cards: Iterable[LoadedCard]) -> None:
     if path is None or sys.dont_write_bytecode:
         return
     with contextlib.suppress(OSError):  # as with byte code: where nothing may be written, the next start is as slow
-        kept = {"sources": _stamp_sources(), "cards": [describe_rule(card.rule) for card in cards]}
+        kept = {"sources": stamp_sources(), "cards": [describe_rule(card.rule) for card in cards]}
         run_files.write_atomically(path, json.dumps(kept).encode())
 
 
@@ -134,7 +134,7 @@ def _get_cards_path() -> Path | None:
     return Path(__spec__.cached).with_name(CARDS_FILE) if __spec__ is not None and __spec__.cached else None
 
 
-def _stamp_sources() -> dict[str, list[int]]:
+def stamp_sources() -> dict[str, list[int]]:
     """Size and time of change of each file that a card comes from."""
     found = {}
     for folder in SOURCES:

@@ -64,9 +64,9 @@ def test_the_cards_are_kept_and_say_the_same(cards_file: Path, monkeypatch: pyte
 
 def test_a_changed_file_makes_them_worthless(cards_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     list_rule_cards()
-    stamps = _rule_cards._stamp_sources()
+    stamps = _rule_cards.stamp_sources()
     name = next(name for name in stamps if name.startswith("rules/n001_"))
-    monkeypatch.setattr(_rule_cards, "_stamp_sources", lambda: {**stamps, name: [1, 2]})
+    monkeypatch.setattr(_rule_cards, "stamp_sources", lambda: {**stamps, name: [1, 2]})
     forget_cards(monkeypatch)
     assert all(isinstance(card, LoadedCard) for card in list_rule_cards())
 
