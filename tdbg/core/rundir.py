@@ -35,6 +35,7 @@ FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was t
 STATE_FILE = run_files.STATE_FILE
 STARTED_SUFFIX = ".started"  # of a file beside a host's folder there: a command was started after a file was written
 DELETED_SUFFIX = ".deleted"  # of a file beside it: what the program has deleted or moved there
+RUN_VARIABLE = "TDBG_RUN_DIR"
 PREFLIGHT_START = "TDBG_PREFLIGHT_START"  # the variable that says where the program was started
 PREFLIGHT_FOLDER = "preflight"  # where the files of a program that must write none stand, until the command has ended
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
@@ -437,6 +438,14 @@ def is_process_alive(pid: object, host: object, started: object = "") -> bool | 
     except OSError as error:
         return isinstance(error, PermissionError)  # another user's, hidden from us
     return True
+
+
+def belongs_to_run(pid: int, run: RunDir) -> bool:
+    """True if a process of this host, and of this user, was started with the run's directory in its environment."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"{RUN_VARIABLE}={run.path.absolute()}".encode() in words
+    return False
 
 
 def rank_folder(run: Path, rank: int) -> Path:

@@ -1,7 +1,9 @@
 """Reading along while a run goes on: new events go to the rules, findings and progress to stderr."""
 
+import contextlib
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -11,14 +13,16 @@ from tdbg.core.config import Settings
 from tdbg.core.events import Event, Finding, Trigger
 from tdbg.core.files import open_regular
 from tdbg.core.guard import guarded
+from tdbg.core.host import host_name
 from tdbg.core.output import print_messages
-from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
+from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, belongs_to_run
 from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
 from tdbg.rules import matches_words
 from tdbg.rules.finding_lines import BLOCK_LINES, format_finding, format_title
 from tdbg.rules.kept_verdict import save_verdict
 from tdbg.rules.rule_engine import RuleEngine, judge_run
+from tdbg.rules.text import format_ranks
 from tdbg.rules.verdict import Verdict
 
 PART_OFF = "TD-C005"
@@ -122,6 +126,24 @@ class Follower:
     def clear_progress(self) -> None:
         """Take the live line off the terminal, for others who want to print."""
         self._progress.clear_line()
+
+    def end_hung_ranks(self) -> None:
+        """End the ranks of this host that made no progress when they were last looked at; from the main thread."""
+        hung = []
+        for found in self.judge.view.list_rank_processes():
+            start = found.start
+            if (
+                found.is_quiet
+                and start is not None
+                and start.host == host_name()
+                and belongs_to_run(start.pid, self.run)
+            ):
+                with contextlib.suppress(OSError):  # it has just ended
+                    os.kill(start.pid, signal.SIGKILL)
+                    hung.append(start.rank)
+        if hung:
+            verb = "hangs and does" if len(hung) == 1 else "hang and do"
+            print_messages(f"{format_ranks(hung)} {verb} not hear the signal: ended")
 
     def finish_run(self, exit_code: int | None) -> Verdict:
         """Read what is left, judge, print the verdict and write report.json.

@@ -11,7 +11,7 @@ from tdbg.core.config import Settings
 from tdbg.core.files import read_json
 from tdbg.core.host import find_signal_number, host_name
 from tdbg.core.native_stack import STACKS_NOW
-from tdbg.core.rundir import RunDir
+from tdbg.core.rundir import RunDir, belongs_to_run
 from tdbg.core.stack_tree import ThreadStack, parse_dump, parse_kept
 from tdbg.launch.live import RankState, read_snapshot
 
@@ -19,7 +19,6 @@ ANSWER_S = 2.0  # a process that is stopped, or in an uninterruptible wait, does
 LOOK_S = 0.01
 MAX_BYTES = 4 << 20
 MAX_WORKERS = 64
-RUN_DIR = "TDBG_RUN_DIR"
 
 
 class Stacks(NamedTuple):
@@ -60,19 +59,11 @@ def _explain_refusal(run: RunDir, rank: RankState, settings: Settings, number: i
         return f"runs on {rank.host}: ask there"
     if not number:
         return f"the run takes no requests (--stack-signal {settings.stack_signal})"
-    if rank.pid is None or not _belongs_to_run(rank.pid, run):
+    if rank.pid is None or not belongs_to_run(rank.pid, run):
         return "its process is gone"
     if not (rank.process.path / STACKS_NOW).exists() or not _catches_signal(rank.pid, number):
         return f"the program uses SIG{settings.stack_signal} itself, or has not come to its first step: --stack-signal chooses another"
     return ""
-
-
-def _belongs_to_run(pid: int, run: RunDir) -> bool:
-    """True if the process was started with this run's directory in its environment, by us."""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return f"{RUN_DIR}={run.path.absolute()}".encode() in words
-    return False
 
 
 def _catches_signal(pid: int, number: int) -> bool:

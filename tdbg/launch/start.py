@@ -189,6 +189,7 @@ class Supervision:
             reply=lambda: sending.reply_to_ranks(self.run) if self.leads and self.settings.to else None,
             speaks=self.leads,
         )
+        child.end_hung_ranks = follower.end_hung_ranks
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
         patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:

@@ -1,7 +1,6 @@
 """One child process, run as though tdbg were not there: same process group, same terminal, same signals."""
 
 import errno
-import math
 import os
 import signal
 import subprocess
@@ -36,6 +35,7 @@ STOP_GRACE_S = 10.0
 LOOK_AGAIN_S = 1.0
 ENDS_RUNS = (signal.SIGINT, signal.SIGTERM)
 SLOW_END_S = 3.0  # after one of these a command that is still there looks as if nobody had heard
+HUNG_END_S = 8.0  # so long after Ctrl-C ranks that hang are ended: in native code they never hear it
 
 
 class Output(Protocol):
@@ -60,6 +60,8 @@ class Child:
         self._watched = {number for number in FORWARDED if signal.getsignal(number) != signal.SIG_IGN}
         self._resize = {signal.SIGWINCH} if output else set()
         self._told_at = 0.0  # when the command was first told to end
+        self._is_slow_reported = False
+        self.end_hung_ranks: Callable[[], None] | None = None  # called once, after Ctrl-C
         self._sigchld = signal.getsignal(signal.SIGCHLD)
         # From here on these signals wait in line until `wait_for_exit` takes them; threads started later inherit that.
         waiting = {*self._watched, *self._resize, signal.SIGCHLD}
@@ -91,7 +93,7 @@ class Child:
                 found = _next_signal({*self._watched, *self._resize, signal.SIGCHLD})
                 if found is not None:
                     self._handle_signal(*found)
-                self._report_slow_end()
+                self._hasten_end()
             return int(self._process.returncode)
         finally:
             self._restore_signals()
@@ -113,12 +115,18 @@ class Child:
 
         if number in ENDS_RUNS and not self._told_at:
             self._told_at = time.monotonic()
+            if number != signal.SIGINT:
+                self.end_hung_ranks = None  # a scheduler has a patience of its own
 
-    def _report_slow_end(self) -> None:
-        """Say once that the command takes its time to end."""
-        if self._told_at and time.monotonic() - self._told_at > SLOW_END_S:
-            self._told_at = math.inf
+    def _hasten_end(self) -> None:
+        """Say once that the command takes its time to end; after Ctrl-C end what does not hear it."""
+        waited_s = time.monotonic() - self._told_at if self._told_at else 0.0
+        if waited_s > SLOW_END_S and not self._is_slow_reported:
+            self._is_slow_reported = True
             print_messages("waiting for the command to end; it has the signal (torchrun gives its ranks up to 30 s)")
+        if waited_s > HUNG_END_S and self.end_hung_ranks is not None:
+            end_hung_ranks, self.end_hung_ranks = self.end_hung_ranks, None
+            end_hung_ranks()
 
     def _restore_signals(self) -> None:
         """Signals act on tdbg itself again; those meant for the command are no longer of interest."""

@@ -1,11 +1,13 @@
 """Runs the programs of this folder, bare and under `tdbg run`, and reads what both left behind."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -161,6 +163,42 @@ def bare_runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
         return seen[key]
 
     return run_bare
+
+
+Start = Callable[..., Path]
+
+
+@pytest.fixture
+def start_run(tmp_path: Path) -> Iterator[Start]:
+    """Starts a command under `tdbg run` and waits until its output holds a word."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(words: Sequence[str], until: str = "", options: Sequence[str] = ()) -> Path:
+        run, output = tmp_path / "run", tmp_path / "out.txt"
+        command = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(run), *options, "--", *words]
+        with open(output, "wb") as file:
+            started.append(
+                subprocess.Popen(
+                    command,
+                    cwd=tmp_path,
+                    env=build_environment({}),
+                    stdout=file,
+                    stderr=file,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            )
+        end = time.monotonic() + PATIENCE_S
+        while until not in output.read_text():
+            assert time.monotonic() < end and started[-1].poll() is None, output.read_text()
+            time.sleep(0.1)
+        return run
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def assert_same_output(result: Result, expected: Result) -> None:

@@ -1,10 +1,15 @@
 """Hangs at the default level: the rank, its line and what it does are named; who only takes long is left alone."""
 
 import json
+import os
+import signal
+import time
 
+import psutil
 import pytest
 
-from tests.e2e.conftest import Runner, build_program_command, build_torchrun_command
+from tdbg.core.rundir import RunDir, belongs_to_run
+from tests.e2e.conftest import Runner, Start, build_program_command, build_torchrun_command
 
 SOON = ("--threshold", "DISTRIBUTED.hang_s=3")
 STOP = (*SOON, "--stop-on", "TD-R006")
@@ -66,3 +71,21 @@ def test_one_who_goes_on_is_a_note(watched_runner: Runner) -> None:
     assert result.code == 0, result.stderr
     finding = result.find_finding("TD-R006")
     assert finding["severity"] == "info" and finding["title"].startswith("rank 1 came late to all_reduce")
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("start", ["torchrun", "spawn"])
+def test_ctrl_c_ends_a_job_that_hangs_within_15_seconds(start_run: Start, start: str) -> None:
+    """torchrun by itself waits for 30 s for a rank that does not hear the signal in native code."""
+    words = build_torchrun_command("hangs", "lock", "1")
+    run = start_run(words if start == "torchrun" else build_program_command("hangs", "lock", "1"), "TD-R006", SOON)
+    supervisor = json.loads((run / "run.json").read_text(encoding="utf-8"))["supervisor"]["pid"]
+    begun = time.monotonic()
+    os.killpg(os.getpgid(supervisor), signal.SIGINT)  # as a terminal does
+    while not (run / "report.json").exists():
+        assert time.monotonic() - begun < 15.0, (run.parent / "out.txt").read_text()
+        time.sleep(0.1)
+    verdict = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert verdict["findings"][0]["code"] == "TD-R006" and verdict["findings"][0]["severity"] == "error"
+    left = [pid for pid in psutil.pids() if belongs_to_run(pid, RunDir(run))]
+    assert left == []

@@ -1,4 +1,4 @@
-"""A rank that is slower than the others, at the default level: which one, in what, at which line, since when."""
+"""TD-R010: a rank that is slower than the others, at the default level: which one, in what, at which line, since when."""
 
 import pytest
 

@@ -1,22 +1,19 @@
 """`tdbg stacks` on live runs and on what a hang left behind."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import build_environment, build_program_command, build_torchrun_command
+from tests.e2e.conftest import PATIENCE_S, Start, build_environment, build_program_command, build_torchrun_command
 
-Start = Callable[..., Path]
-PATIENCE_S = 60
 WAITS = """
 import signal, sys, time, torch
 {}
@@ -31,39 +28,6 @@ for step in range(3):
 wait_long()
 """
 OWN_HANDLER = "signal.signal(signal.SIGRTMIN + 6, lambda *_: print('mine', flush=True))"
-
-
-@pytest.fixture
-def start_run(tmp_path: Path) -> Iterator[Start]:
-    """Starts a command under `tdbg run` and waits until its output holds a word."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(words: Sequence[str], until: str = "", options: Sequence[str] = ()) -> Path:
-        run, output = tmp_path / "run", tmp_path / "out.txt"
-        command = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(run), *options, "--", *words]
-        with open(output, "wb") as file:
-            started.append(
-                subprocess.Popen(
-                    command,
-                    cwd=tmp_path,
-                    env=build_environment({}),
-                    stdout=file,
-                    stderr=file,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            )
-        end = time.monotonic() + PATIENCE_S
-        while until not in output.read_text():
-            assert time.monotonic() < end and started[-1].poll() is None, output.read_text()
-            time.sleep(0.1)
-        return run
-
-    yield start
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def ask_stacks(run: Path, *options: str) -> tuple[int, str, str]:

@@ -53,6 +53,7 @@ NOT_PLANTED = {  # code -> why no level is compared, and where a test plants it
     "TD-M003": ("needs a machine whose memory is nearly full", "tests/rules/test_memory_device_build.py"),
     "TD-P001": ("needs an accelerator", "tests/rules/test_memory_device_build.py"),
     "TD-R004": ("a framework's own plan was not carried out, at every level", "tests/rules/test_ranks.py"),
+    "TD-R010": ("named from basic on, from the times on record of all ranks", "tests/e2e/test_slow_ranks.py"),
     "TD-R006": ("named from basic on, after `DISTRIBUTED.hang_s`, 15 s", "tests/e2e/test_hangs.py"),
 }
 COSTS_MORE = "too expensive for the default budget of 1 %: `--level extreme`, or the flag of the part"
