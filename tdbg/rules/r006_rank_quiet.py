@@ -338,7 +338,7 @@ def _find_cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -
         behind = [other for other in others if _is_behind(other, wait)]
         missing = [other for other in behind if other.state == "elsewhere"] or behind  # the rest only wait as well
         together = [wait, *(other for other in others if _is_waiting_along(other, wait))]
-        if missing and all(_is_mismatch(other, wait) for other in missing):
+        if missing and all(_is_mismatch(other, wait) or _is_crossed(other, wait) for other in missing):
             if len(missing) > len(together) or (len(missing) == len(together) and not _is_rarer(missing[0], wait)):
                 continue  # told from the other side
             yield _Case(together, missing, is_mutual=len(missing) == len(together))
@@ -379,6 +379,17 @@ def _is_mismatch(other: _Episode, wait: _Episode) -> bool:
         and other.group == wait.group
         and other.call_number == wait.call_number
         and other.current_operation != wait.current_operation
+    )
+
+
+def _is_crossed(other: _Episode, wait: _Episode) -> bool:
+    """True if each waits for the other, in collectives of different groups."""
+    return (
+        other.state in SURE
+        and other.group != wait.group
+        and _is_member(wait.rank, other)
+        and _is_behind(other, wait)
+        and _is_behind(wait, other)
     )
 
 

@@ -75,6 +75,16 @@ class _Group:
     looks: list[_Look] = field(default_factory=list)
     sample: StepSample = field(default_factory=StepSample)
     named: tuple[int, str] | None = None
+    # Rank -> its delays in steps right after one on record. Where only every second step is, ranks that are slow in turns
+    # look like one that always is.
+    adjacent_ms: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def reject_turns(self, named: tuple[int, str] | None) -> tuple[int, str] | None:
+        """None where adjacent steps show that other ranks are as slow."""
+        if named is None or sum(map(len, self.adjacent_ms.values())) < WINDOW:
+            return named
+        total_ms = sum(map(sum, self.adjacent_ms.values()))
+        return named if sum(self.adjacent_ms[named[0]]) >= ALONE * total_ms else None
 
     def thin_out(self) -> None:
         """Keep half of the looks, each for the steps since the one before."""
@@ -213,10 +223,12 @@ class SlowRank(Rule):
         group.looks.append(_Look(step, steps, step_ms, ranks, slow if slow and slow.ms >= SHARE * step_ms else None))
         if len(group.looks) > limit_steps(MAX_LOOKS, len(ranks)):
             group.thin_out()
+        if slow is not None and steps == 1:
+            group.adjacent_ms[slow.rank].append(slow.ms)
         if group.named is None:
-            group.named = _find_steady(group.looks[-WINDOW:])
+            group.named = group.reject_turns(_find_steady(group.looks[-WINDOW:]))
             if group.named is None and len(group.looks) % WINDOW == 0:
-                group.named = _find_bursts(group.looks)
+                group.named = group.reject_turns(_find_bursts(group.looks))
             if group.named is not None:
                 return self.report_once(self._given, self._make_slow_finding(key, group, group.named))
         return ()
@@ -224,7 +236,7 @@ class SlowRank(Rule):
     def finish(self, view: View) -> Iterable[Finding]:
         for key, group in self._groups.items():
             if group.named is None:
-                group.named = _find_bursts(group.looks)
+                group.named = group.reject_turns(_find_bursts(group.looks))
                 if group.named is not None:
                     yield from self.report_once(self._given, self._make_slow_finding(key, group, group.named))
             elif group.named is not None and self._given and self._given[0].rank == group.named[0]:

@@ -16,7 +16,7 @@ from tests.e2e.conftest import BIN, PROGRAMS, Result, build_environment, run_com
 from tests.e2e.test_readme import TRAIN, live_folder  # noqa: F401 - a fixture
 
 DOCS = Path(__file__).parents[2] / "docs"
-LIVE = ("status", "control")
+LIVE = ("status", "control", "stacks")
 PAGES = [
     *sorted((DOCS / "tasks").glob("*.md")),
     DOCS / "places" / "ci.md",

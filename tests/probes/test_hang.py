@@ -206,6 +206,10 @@ def test_the_call_that_has_not_ended_is_named(monkeypatch: pytest.MonkeyPatch) -
     found = names.find_running(status)
     assert found is not None and (found.op, found.group, found.number) == ("all_reduce", "world", 5)
     assert names.count_calls(status) == {"world": 5, "17": 1}
+    late = CollectiveStatus({"0": 5}, {"0": 3})
+    assert names.find_running(late).number == 4, "as far as is known"
+    for function, number in (("all_reduce", 5), ("barrier", 4), ("all_gather_object", 4)):
+        assert names.find_running(late, function).number == number, "gloo says late what has ended: the stack knows"
 
 
 @pytest.mark.parametrize(

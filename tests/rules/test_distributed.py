@@ -513,6 +513,25 @@ def test_who_was_ended_while_it_hung_is_a_note(make_stream, resumed):
     assert any("no progress for 31 s" in line for line in found["TD-R002"].evidence) == (not resumed)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_who_calls_in_another_group_is_named_and_of_two_neither(make_stream, ranks):
+    run = make_stream()
+    folders = begin_ranks(run, ranks)
+    for rank, folder in enumerate(folders):
+        if rank:
+            call = {"group": "world", "number": 5, "counts": {"world": 5}}
+        else:
+            call = {"group": "pair", "number": 1, "counts": {"world": 4, "pair": 1}}
+        run.emit_events(folder, make_hung(run, "collective", op="all_reduce", size=ranks, **call))
+    found = find_only(run, "TD-R006", -15)
+    if ranks == 2:
+        assert found.title.startswith("ranks 0-1 wait for each other in different collectives, for ")
+    else:
+        assert found.rank == 0 and found.title.startswith(
+            "rank 0 does not come to all_reduce, where ranks 1-3 have waited"
+        )
+
+
 def test_a_hang_lasts_until_the_rank_is_ended(make_stream):
     """Its last word was after 31 s, and it is told at 60 s next: it was ended in between."""
     run = make_stream()

@@ -34,6 +34,7 @@ def play_ranks(
     device_mb: float | None = None,
     noise: float = 0.1,
     steps: int = 60,
+    recorded: Callable[[int], bool] = lambda step: True,
 ) -> Stream:
     """A synchronous job. extra(step, rank): the phase that takes longer, and by how many milliseconds.
 
@@ -47,7 +48,7 @@ def play_ranks(
             group=list(range(ranks)), names=["x"], checksums=[str(rank)], wrapped=wrapped, is_split=split
         )
         run.emit_events(name, make_observation(seen))
-    for step in range(1, steps + 1):
+    for step in filter(recorded, range(1, steps + 1)):
         rows = []
         for rank in range(ranks):
             row = {phase: ms * (1 + noise * draw.random()) for phase, ms in BASE._asdict().items()}
@@ -114,6 +115,16 @@ def test_equal_ranks_are_left_alone(make_stream, ranks, noise):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_delay_that_goes_around_is_nobodys(make_stream, ranks):
     run = play_ranks(make_stream(), lambda step, rank: ("forward", 40.0 * (step % ranks == rank)), ranks=ranks)
+    assert find_slow(run) == []
+
+
+def test_turns_are_not_taken_for_one_rank_where_every_second_step_is_on_record(make_stream):
+    run = play_ranks(
+        make_stream(),
+        lambda step, rank: ("forward", 40.0 * (step >= 20 and step % 2 == rank)),
+        steps=200,
+        recorded=lambda step: step <= 50 or step % 4 == 0,
+    )
     assert find_slow(run) == []
 
 

@@ -82,9 +82,17 @@ class GroupNames:
         named = {self._names[group]: number for group, number in status.begun.items() if group in self._names}
         return dict(sorted(named.items(), key=lambda row: row[0] != WORLD)[:MAX_GROUPS])
 
-    def find_running(self, status: CollectiveStatus) -> RunningCall | None:
-        """The oldest call that has not ended."""
-        found = [(entry, group) for group in status.waiting if (entry := self._find_first(group, status)) is not None]
+    def find_running(self, status: CollectiveStatus, function: str = "") -> RunningCall | None:
+        """The oldest call that has not ended.
+
+        function: the one that the thread blocks in, if that is known. With gloo a call may still count as running after
+        it has returned: then the newest of this function is meant.
+        """
+        found = [
+            (entry, group)
+            for group in status.waiting
+            if (entry := self._find_newest(group, status, function) or self._find_first(group, status)) is not None
+        ]
         if not found:
             return None
         entry, group = min(found, key=lambda row: row[0].get("time_created_ns", 0))
@@ -94,11 +102,18 @@ class GroupNames:
         return RunningCall(
             op=op or "a collective",
             group=name,
-            number=status.ended[group] + 1,
+            number=entry.get("collective_seq_id", 0),
             size=len(members) or None,
             ranks=None if name == WORLD or not members else members[:MAX_RANKS],
             alike=sum(_get_signature(other) == _get_signature(entry) for other in self._entries if other is not entry),
         )
+
+    def _find_newest(self, group: str, status: CollectiveStatus, function: str) -> Any:
+        for entry in self._entries if function else ():
+            is_last = str(entry.get("pg_id")) == group and entry.get("collective_seq_id") == status.begun[group]
+            if is_last and not entry.get("is_p2p") and str(entry.get("profiling_name", "")).endswith(f":{function}"):
+                return entry
+        return None
 
     def _find_first(self, group: str, status: CollectiveStatus) -> Any:
         number = status.ended[group] + 1

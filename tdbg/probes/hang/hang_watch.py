@@ -185,9 +185,9 @@ class HangWatch:
         function = find_distributed_call(frames)
         if function == "init_process_group":
             return "init", RunningCall("init_process_group", size=_read_world_size())
-        running = self._names.find_running(status)
         in_backward = any(frame.f_code.co_name == "_engine_run_backward" for frame in frames)
         blocks = any(word in _read_backend() for word in BLOCKING)
+        running = self._names.find_running(status, function if blocks else "")
         if running is not None and (not blocks or function or in_backward or ".wait(" in line):
             return "collective", running
         if function:

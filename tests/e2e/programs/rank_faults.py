@@ -178,7 +178,7 @@ def slow_checkpoints(job: Job, step: int) -> None:
 def busy_threads(job: Job, step: int) -> None:
     """Threads of Python that want the interpreter as well."""
     if job.is_guilty and step == AT:
-        for _ in range(4):
+        for _ in range(2):
             threading.Thread(target=burn_time, args=(1e9,), daemon=True).start()
 
 
