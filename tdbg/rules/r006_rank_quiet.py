@@ -10,7 +10,7 @@ from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.ranges import MAX_RANKS
-from tdbg.core.rule_base import Needs
+from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule, overwrite_finding
@@ -165,7 +165,11 @@ class RankQuiet(Rule):
     code = "TD-R006"
     title = "job hangs: a rank keeps others waiting"
     severity = "warning"
-    leads_to = ("TD-R001", "TD-R002", "TD-R003")  # whoever ends a job that hangs, and the timeout of a collective
+    leads_to = (
+        "TD-R001",
+        "TD-R002",
+        Link("TD-R003", least=-1),
+    )  # whoever ends a job that hangs, and the timeout of a collective
     listens = (Start, Observation)
     observes = (QuietRank, RankResumed, HungRank, HungRankResumed)
     needs = Needs(observations=(QuietRank, HungRank), ranks=2)

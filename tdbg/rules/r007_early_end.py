@@ -15,6 +15,8 @@ WAITED_S = 30.0  # without a step, before a rank that was ended from outside cou
 # What a collective says when its other side is gone: torch's own classes, and the backends' plain RuntimeErrors.
 OF_COLLECTIVES = re.compile(r"Dist\w*Error")
 OF_BACKENDS = re.compile(r"gloo|nccl|ProcessGroup|c10d|monitoredBarrier|by peer", re.IGNORECASE)
+VANISHED = "killed (SIGKILL, out of memory), os._exit, or a crash in native code: its launcher did not say how it ended"
+BY_PEER = "by peer"
 
 
 class _Failed(NamedTuple):
@@ -30,10 +32,10 @@ class _Failed(NamedTuple):
 class EarlyEnd(Rule):
     """Names a rank that ended without an error before others, which then failed in a collective without it.
 
-    What it does: Looks for ranks of one launch that ended without an exception, a signal or a non-zero exit code,
-    while another rank later failed in a collective whose other side was gone (lost connection, timeout). If the
-    other rank only stopped taking steps or evaluation calls for 30 seconds until it was ended from outside, the
-    finding is a warning.
+    What it does: Looks for ranks of one launch that ended without an exception, a signal or a non-zero
+    exit code, or of whose end nobody told, while another rank later failed in a collective whose other
+    side was gone (lost connection, timeout). If the other rank only stopped taking steps or evaluation
+    calls for 30 seconds until it was ended from outside, the finding is a warning.
 
     Why it matters: The rank that left says nothing, and the ranks that waited for it raise "Connection closed by
     peer" or a timeout. The traceback on the screen is that of a healthy rank.
@@ -63,7 +65,8 @@ class EarlyEnd(Rule):
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]
         left = sorted(
-            (found for found in ranks if _has_ended_well(view, found)), key=lambda found: view.find_end_time(found)
+            (found for found in ranks if _has_ended_well(view, found) or _has_vanished(view, found)),
+            key=lambda found: view.find_end_time(found),
         )
         if not left:
             return ()
@@ -71,8 +74,10 @@ class EarlyEnd(Rule):
         if any(_has_failed_by_itself(view, found, left_at) for found in ranks):
             return ()
         failed = [how for found in ranks if (how := _find_failure(view, found, left_at)) is not None]
-        ended = "with exit code 0" if view.find_process_exit(first) == 0 else "without an error"
         sure = [one for one in failed if one.lost_peer]
+        ended = "with exit code 0" if view.find_process_exit(first) == 0 else "by itself"
+        if _has_vanished(view, first):  # a timeout could have another reason
+            ended, failed = "without a word", [one for one in sure if BY_PEER in one.how]
         if not failed:
             return ()
         since = min(one.found.crash.t for one in sure if one.found.crash is not None) if sure else float("inf")
@@ -98,9 +103,11 @@ class EarlyEnd(Rule):
             rank=first.rank,
             evidence=[
                 *[f"rank {one.found.rank}: step {one.found.step}, {one.how}" for one in failed[:4]],
-                *([f"also ended without an error: {others}"] if others else []),
+                *([f"also ended: {others}"] if others else []),
             ],
-            cause="the rank left the loop by itself: sys.exit, return or break on a local condition, or fewer batches",
+            cause=VANISHED
+            if ended == "without a word"
+            else "the rank left the loop by itself: sys.exit, return or break on a local condition, or fewer batches",
             try_next=f"look at what rank {first.rank} did after step {first.step}; let all ranks decide together to end",
         )
 
@@ -132,7 +139,13 @@ def _has_ended_well(view: View, found: ProcessView) -> bool:
         return False
     if found.end is not None:
         return view.describe_ending(found) == "ended"
-    return view.find_process_exit(found) == 0  # os._find_exit: its launcher told of it
+    return view.find_process_exit(found) == 0  # os._exit: its launcher told of it
+
+
+def _has_vanished(view: View, found: ProcessView) -> bool:
+    """True for a rank that is gone, and neither it nor its launcher said how."""
+    gone = view.over and found.end is None and found.crash is None and bool(found.step)
+    return gone and view.find_process_exit(found) is None
 
 
 def _find_failure(view: View, found: ProcessView, left_at: float) -> _Failed | None:

@@ -45,9 +45,9 @@ FAULTS: dict[str, Answer] = {
     "checkpoints": Answer(("TD-R010",), "outside of loader"),
     "threads": Answer(("TD-R010",)),
     "exit-0": Answer(("TD-R007", "TD-R002")),
-    "exit-1": Answer(("TD-R002",)),
+    "exit-1": Answer(("TD-R002", "TD-R007")),  # where the launcher does not say with which code
     "raise": Answer(("TD-R003",), "ValueError"),
-    "kill": Answer(("TD-R002",), "SIGKILL"),
+    "kill": Answer(("TD-R002", "TD-R007"), "SIGKILL"),
     "segfault": Answer(("TD-R002",), "SIGSEGV"),
     "memory": Answer(("TD-M002", "TD-R003")),
     "weights": Answer(("TD-R008",), is_rank_named=False),
