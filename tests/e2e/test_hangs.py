@@ -75,15 +75,15 @@ def test_one_who_goes_on_is_a_note(watched_runner: Runner) -> None:
 
 @pytest.mark.cold
 @pytest.mark.parametrize("start", ["torchrun", "spawn"])
-def test_ctrl_c_ends_a_job_that_hangs_within_15_seconds(start_run: Start, start: str) -> None:
-    """torchrun by itself waits for 30 s for a rank that does not hear the signal in native code."""
+def test_ctrl_c_ends_a_job_that_hangs_before_torchrun_would(start_run: Start, start: str) -> None:
+    """torchrun by itself waits for 30 s for a rank that does not hear the signal; here it is some 10 s on a quiet machine."""
     words = build_torchrun_command("hangs", "lock", "1")
     run = start_run(words if start == "torchrun" else build_program_command("hangs", "lock", "1"), "TD-R006", SOON)
     supervisor = json.loads((run / "run.json").read_text(encoding="utf-8"))["supervisor"]["pid"]
     begun = time.monotonic()
     os.killpg(os.getpgid(supervisor), signal.SIGINT)  # as a terminal does
     while not (run / "report.json").exists():
-        assert time.monotonic() - begun < 15.0, (run.parent / "out.txt").read_text()
+        assert time.monotonic() - begun < 25.0, (run.parent / "out.txt").read_text()
         time.sleep(0.1)
     verdict = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert verdict["findings"][0]["code"] == "TD-R006" and verdict["findings"][0]["severity"] == "error"
