@@ -130,7 +130,7 @@ OPTIONS: Options = {
     "stack_signal": Option(
         ("--stack-signal",),
         "SIGNAL",
-        "The signal that `tdbg stacks` asks ranks with; none: no such requests.",
+        "Signal that `tdbg stacks` sends to ranks; none turns it off.",
         group=FOUND,
     ),
     "stop_before_update": Option(

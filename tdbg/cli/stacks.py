@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from tdbg.core.stack_tree import ThreadStack
     from tdbg.launch.stack_requests import Stacks
 
-HELP = """Show where all ranks are in Python, as one tree; also of a run that hung.
+HELP = """Print the Python stacks of all ranks as one tree: live, or saved when the run hung.
 
         tdbg stacks
         tdbg stacks train --all
         tdbg stacks train --json
 
-    A live run is asked by a signal that Python itself answers, so also a rank that waits in a collective or in other
-    native code does; it needs no root, and the run goes on. Where ranks part, the tree says which are where. Of a run
-    that is over, what it kept when it hung is shown. Without --all only the threads that train and the loader workers.
+    Each rank on this host gets a signal at which Python writes its stacks, even while it waits in a collective or
+    other native code. No root is needed and the run goes on. The tree branches where ranks differ. For a run that has
+    ended, the stacks saved at its last hang are shown. Without --all: main threads of ranks and loader workers only.
     """
 OPTIONS: Options = {
     "all": Option(("--all",), "", "Show the other threads as well."),
@@ -44,14 +44,12 @@ def show_stacks(args: StacksArgs) -> int:
     run = RunDir.open(args.run)
     stacks = collect_stacks(run)
     if not stacks.found and not stacks.silent:
-        raise TdbgError(
-            f"{run.path.name}: no rank is alive, and none kept its stacks", "a rank keeps them when it hangs"
-        )
+        raise TdbgError(f"{run.path.name}: no live rank and no saved stacks", "stacks are saved only when a rank hangs")
     if args.json:
         print_json("stacks", _as_dict(stacks))
         return 1 if stacks.silent else 0
     when = time.strftime("%H:%M:%S", time.localtime(stacks.t))
-    print_lines([f"stacks {'now' if stacks.is_live else 'kept when it hung'}, {when}"])
+    print_lines([f"stacks {'now' if stacks.is_live else 'saved at the last hang'}, {when}"])
     for thread, members in group_by_thread(stacks.found).items():
         if thread == MAIN or args.all:
             heading = "" if thread == MAIN else f", thread {thread}"

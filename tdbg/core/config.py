@@ -72,7 +72,7 @@ class Settings:
     )
     stack_signal: str = declare_setting(
         LOCAL,
-        "the signal that `tdbg stacks` sends, such as USR2 or RTMIN+7; none: ranks take no such request",
+        "signal that `tdbg stacks` sends to ranks, such as USR2 or RTMIN+7; none turns it off",
         "RTMIN+6",
     )
     stop_before_update: bool = declare_setting(LOCAL, "stop before the optimizer uses a non-finite gradient", False)

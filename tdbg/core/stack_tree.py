@@ -139,7 +139,7 @@ def _add_lines(node: _Node, indent: str, lines: list[str], format_processes: Cal
         for _, below in ways:
             for name in below.processes:
                 ended.remove(name)
-        lines.append(f"{indent}  {format_processes(ended)}: in this call itself")
+        lines.append(f"{indent}  {format_processes(ended)}: the stack ends here")
 
 
 def group_by_thread(stacks: Iterable[ThreadStack]) -> dict[str, list[ThreadStack]]:

@@ -142,8 +142,8 @@ class Follower:
                     os.kill(start.pid, signal.SIGKILL)
                     hung.append(start.rank)
         if hung:
-            verb = "hangs and does" if len(hung) == 1 else "hang and do"
-            print_messages(f"{format_ranks(hung)} {verb} not hear the signal: ended")
+            verb = "hangs" if len(hung) == 1 else "hang"
+            print_messages(f"{format_ranks(hung)} {verb} and did not respond to Ctrl-C: killed (SIGKILL)")
 
     def finish_run(self, exit_code: int | None) -> Verdict:
         """Read what is left, judge, print the verdict and write report.json.

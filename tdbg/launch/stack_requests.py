@@ -56,13 +56,16 @@ def collect_stacks(run: RunDir) -> Stacks:
 def _explain_refusal(run: RunDir, rank: RankState, settings: Settings, number: int) -> str:
     """Why a rank cannot be asked; empty if it can. The signal would end a process that does not wait for it."""
     if rank.host != host_name():
-        return f"runs on {rank.host}: ask there"
+        return f"runs on {rank.host}: run `tdbg stacks` there"
     if not number:
-        return f"the run takes no requests (--stack-signal {settings.stack_signal})"
+        return f"stack requests are off (--stack-signal {settings.stack_signal})"
     if rank.pid is None or not belongs_to_run(rank.pid, run):
         return "its process is gone"
     if not (rank.process.path / STACKS_NOW).exists() or not _catches_signal(rank.pid, number):
-        return f"the program uses SIG{settings.stack_signal} itself, or has not come to its first step: --stack-signal chooses another"
+        return (
+            f"it does not answer SIG{settings.stack_signal}: no step has run yet, the level is off, or the program uses the"
+            " signal itself (then choose another with --stack-signal)"
+        )
     return ""
 
 

@@ -26,8 +26,8 @@ KINDS = {
 }
 NOUNS = {"none": "parameter", "zero": "weight matrix"}
 NO_LOSS = (
-    "the loss is exactly 0: nothing is left to learn from, by a margin, a clamp or a mask that leaves nothing of it",
-    "look at what the loss is made of; a loss of 0 that is meant needs no further training",
+    "the loss is exactly 0, so all gradients are 0: a satisfied margin, a clamp, or a mask that removes every term",
+    "print the terms of the loss; if 0 is expected, training is finished",
 )
 ELSEWHERE = (
     "the optimizer holds parameters of another instance: the {other} that is called has gradients that no optimizer"

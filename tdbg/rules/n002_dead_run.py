@@ -140,13 +140,13 @@ class DeadRun(PerProcessRule[_Streak]):
             return None
         known = f"last finite loss on record: {format_figure(last.loss)} at step {last.step}" if last else ""
         return self.make_finding(
-            f"the loss was {format_figure(end.loss)} at step {end.loss_step}, the last one read, {found.display_name}",
+            f"the last loss read, at step {end.loss_step}, was {format_figure(end.loss)}, {found.display_name}",
             first_step=end.loss_step,
             rank=found.rank,
             phase="loss",
             evidence=[known] if known else [],
-            cause="unknown where it began: no check of tdbg met it before the run ended",
-            try_next="run again with --max-overhead 100: every step is looked at, and TD-N001 names step and module",
+            cause="origin unknown: the run ended before tdbg checked a step with it",
+            try_next="run again with --max-overhead 100: tdbg then checks every step, and TD-N001 names step and module",
         )
 
     def _make_dead_finding(self, process: ProcessDir, streak: _Streak) -> Finding:

@@ -17,6 +17,7 @@ OF_COLLECTIVES = re.compile(r"Dist\w*Error")
 OF_BACKENDS = re.compile(r"gloo|nccl|ProcessGroup|c10d|monitoredBarrier|by peer", re.IGNORECASE)
 VANISHED = "killed (SIGKILL, out of memory), os._exit, or a crash in native code: its launcher did not say how it ended"
 BY_PEER = "by peer"
+UNKNOWN_EXIT = "with an unknown exit code"
 
 
 class _Failed(NamedTuple):
@@ -30,7 +31,7 @@ class _Failed(NamedTuple):
 
 @RULES.add
 class EarlyEnd(Rule):
-    """Names a rank that ended without an error before others, which then failed in a collective without it.
+    """Names the first rank that ended, normally or with an unknown exit code, before others failed in a collective.
 
     What it does: Looks for ranks of one launch that ended without an exception, a signal or a non-zero
     exit code, or of whose end nobody told, while another rank later failed in a collective whose other
@@ -77,7 +78,7 @@ class EarlyEnd(Rule):
         sure = [one for one in failed if one.lost_peer]
         ended = "with exit code 0" if view.find_process_exit(first) == 0 else "by itself"
         if _has_vanished(view, first):  # a timeout could have another reason
-            ended, failed = "without a word", [one for one in sure if BY_PEER in one.how]
+            ended, failed = UNKNOWN_EXIT, [one for one in sure if BY_PEER in one.how]
         if not failed:
             return ()
         since = min(one.found.crash.t for one in sure if one.found.crash is not None) if sure else float("inf")
@@ -106,9 +107,11 @@ class EarlyEnd(Rule):
                 *([f"also ended: {others}"] if others else []),
             ],
             cause=VANISHED
-            if ended == "without a word"
+            if ended == UNKNOWN_EXIT
             else "the rank left the loop by itself: sys.exit, return or break on a local condition, or fewer batches",
-            try_next=f"look at what rank {first.rank} did after step {first.step}; let all ranks decide together to end",
+            try_next=f"look for the OOM killer in the kernel log (dmesg), and for a native crash in the output of rank {first.rank}"
+            if ended == UNKNOWN_EXIT
+            else f"look at what rank {first.rank} did after step {first.step}; let all ranks decide together to end",
         )
 
 

@@ -31,11 +31,12 @@ LINE_SHARE = 0.1
 MAX_LOOKS = 200_000  # of all ranks together: more are thinned out
 
 NAMES = {
-    "data": "waiting for its loader",
+    "data": "in its data loader",
     "forward": "in its forward pass",
-    "update": "in its update",
-    "rest": "outside of loader, forward pass, backward pass and update",
+    "update": "in its optimizer update",
+    "rest": "in code outside of loader, forward pass, backward pass and update",
 }
+SHOWN = ("loader", "forward", "backward", "update", "other")  # the phases in evidence
 ADVICE = {
     "data": "look at what that rank reads: its share of the files, its disk, its workers (TD-P002 names the line)",
     "forward": "look for a branch that this rank alone takes, and at its host: other load, CPU quota, OMP_NUM_THREADS",
@@ -142,9 +143,9 @@ class SlowRank(Rule):
     step time.
 
     Example:
-        TD-R010 warning: rank 3 is slow in its forward pass, and ranks 0-2 wait for it: 31 ms more in each step,
-        52% of the time, since step 20
-          rank 3 spends 74% of its time at net.py:31 in forward, the others 24%
+        TD-R010 warning: rank 3 is slow in its forward pass, and ranks 0-2 wait for it: 31 ms longer in each step,
+        52% of the step time, since step 20
+          rank 3 is at net.py:31 in forward in 74% of its stack samples, the others in 24%
 
     What to do: Look at the phase that it names, on that rank alone: its part of the files, its disk, a
     branch on the rank, other load on its host, a CPU quota. What only rank 0 does (logging, checkpoints)
@@ -252,7 +253,7 @@ class SlowRank(Rule):
         others = [who for who in told[-1].ranks if who != rank]
         return self.make_finding(
             f"rank {rank} is slow {NAMES[phase]}, and {format_ranks(others)} {'wait' if len(others) > 1 else 'waits'} for it:"
-            f" {_format_course(extra, hits, told)}, {share:.0%} of the time, since step {since}",
+            f" {_format_course(extra, hits, told)}, {share:.0%} of the step time, since step {since}",
             first_step=since,
             rank=rank,
             phase="input" if phase == "data" else "",
@@ -262,7 +263,7 @@ class SlowRank(Rule):
                 _format_medians(format_ranks(others), [look.ranks[who] for look in hits for who in others]),
                 f"compared in {format_count(len(told), 'step')} on record of all ranks",
             ],
-            cause=f"{NAMES[phase].replace(' its ', ' the ')}: this rank has more to do there than the others, or a slower host",
+            cause=f"this rank has more work {NAMES[phase].replace(' its ', ' the ')} than the others, or a slower host",
             try_next=ADVICE[phase],
         )
 
@@ -308,16 +309,15 @@ def _format_course(extra: list[float], hits: list[_Look], looks: list[_Look]) ->
     early, late = statistics.median(extra[:third]), statistics.median(extra[-third:])
     if sum(look.steps for look in hits) * 3 < sum(look.steps for look in looks) * 2:
         count = format_count(len(looks), "step")
-        return f"in bursts, {statistics.median(extra):.3g} ms more in {len(hits)} of {count} on record"
+        return f"in bursts, {statistics.median(extra):.3g} ms longer in {len(hits)} of {count} on record"
     if len(extra) >= WINDOW and late > GROWTH * early:
-        return f"{late:.3g} ms more in each step, growing from {early:.3g} ms"
-    return f"{statistics.median(extra):.3g} ms more in each step"
+        return f"{late:.3g} ms longer in each step, growing from {early:.3g} ms"
+    return f"{statistics.median(extra):.3g} ms longer in each step"
 
 
 def _format_medians(who: str, rows: list[Phases]) -> str:
     parts = [
-        f"{name} {statistics.median(times):.3g}"
-        for name, times in zip(Phases._fields, zip(*rows, strict=True), strict=True)
+        f"{name} {statistics.median(times):.3g}" for name, times in zip(SHOWN, zip(*rows, strict=True), strict=True)
     ]
     return f"{who}: {', '.join(parts)} ms (medians)"
 
@@ -331,4 +331,4 @@ def _format_lines(shares: dict[int, dict[str, float]], rank: int) -> list[str]:
     line = max(own, key=lambda name: own[name] - usual[name])
     if own[line] - usual[line] < LINE_SHARE:
         return []
-    return [f"rank {rank} spends {own[line]:.0%} of its time at {line}, the others {usual[line]:.0%}"]
+    return [f"rank {rank} is at {line} in {own[line]:.0%} of its stack samples, the others in {usual[line]:.0%}"]

@@ -116,7 +116,7 @@ def test_the_tree_parts_where_the_ranks_do() -> None:
         "        /p/reduce.py:1 in reduce",
         "      1:",
         "        /p/load.py:1 in load",
-        "  3: in this call itself",
+        "  3: the stack ends here",
     ]
 
 

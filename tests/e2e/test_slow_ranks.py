@@ -6,9 +6,9 @@ from tests.e2e.conftest import Runner, build_program_command, build_torchrun_com
 
 # kind -> (what the title says, the line's function)
 KINDS = {
-    "data": ("slow waiting for its loader", "Samples.__getitem__"),
+    "data": ("slow in its data loader", "Samples.__getitem__"),
     "forward": ("slow in its forward pass", "burn_time"),
-    "log": ("slow outside of loader, forward pass, backward pass and update", "write_log"),
+    "log": ("slow in code outside of loader, forward pass, backward pass and update", "write_log"),
 }
 CASES = [("data", "ddp", 1), ("forward", "hand", 0), ("log", "ddp", 0)]
 
@@ -19,7 +19,7 @@ def assert_slow(result: object, kind: str, rank: int) -> None:
     assert finding["rank"] == rank and finding["title"].startswith(f"rank {rank} is {words}, and "), finding
     assert 15 <= finding["first_step"] <= 25, finding
     place, *_ = finding["evidence"]
-    assert place.startswith(f"rank {rank} spends ") and f" in {function}, the others " in place, finding
+    assert place.startswith(f"rank {rank} is at ") and f" in {function} in " in place, finding
 
 
 @pytest.mark.parametrize(("kind", "by", "rank"), CASES)

@@ -57,9 +57,9 @@ def test_ranks_that_hang_are_asked_while_they_hang_and_shown_afterwards(start_ru
     (supervisor,) = [json.loads((run / "run.json").read_text())["supervisor"]["pid"]]
     os.killpg(os.getpgid(supervisor), signal.SIGKILL)
     end = time.monotonic() + PATIENCE_S
-    while "kept" not in (text := ask_stacks(run)[1]) and time.monotonic() < end:
+    while "saved" not in (text := ask_stacks(run)[1]) and time.monotonic() < end:
         time.sleep(0.5)
-    assert text.startswith("stacks kept when it hung, ") and "in wait_for_lock" in text
+    assert text.startswith("stacks saved at the last hang, ") and "in wait_for_lock" in text
 
 
 @pytest.mark.cold
@@ -93,5 +93,5 @@ def test_the_signal_can_be_chosen(start_run: Start, tmp_path: Path, chosen: str,
 def test_a_run_that_ended_well_has_none(watched_runner: Callable[..., Any]) -> None:
     result = watched_runner(build_program_command("plain"))
     code, text, errors = ask_stacks(result.folder)
-    assert (code, text) == (2, "") and "no rank is alive" in errors
+    assert (code, text) == (2, "") and "no live rank" in errors
     assert not list(result.folder.glob("rank*/stacks_now.txt")), "nobody asked"

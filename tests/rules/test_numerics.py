@@ -332,7 +332,7 @@ def test_a_loss_that_nobody_met_before_the_end_is_told(one_rank):
     run.emit_steps(rank, [2.5, 2.4])
     run.emit_events(rank, End(step=45, loss="nan", loss_step=45))
     finding = find_first(run, "TD-N002")
-    assert finding.title == "the loss was NaN at step 45, the last one read, rank 0"
+    assert finding.title == "the last loss read, at step 45, was NaN, rank 0"
     assert finding.evidence == ["last finite loss on record: 2.4 at step 2"]
 
 

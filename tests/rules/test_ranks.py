@@ -574,7 +574,7 @@ def test_a_rank_that_left_without_a_word_is_known_by_its_launcher(make_stream):
     run.emit_events(zero, Traceback(exception="RuntimeError", message=LOST, where="train.py:8", how="uncaught", step=9))
     run.record_child_exit(0, 1)
     assert run.judge_stream(1).findings[0].title == (
-        "rank 1 ended without a word after step 9, and rank 0 then failed in a collective after step 9"
+        "rank 1 ended with an unknown exit code after step 9, and rank 0 then failed in a collective after step 9"
     )
     run.record_child_exit(1, 0)
     assert run.judge_stream(1).findings[0].title.startswith("rank 1 ended with exit code 0 after step 9, and rank 0 ")

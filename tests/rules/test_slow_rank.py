@@ -83,13 +83,13 @@ def test_the_slow_rank_and_its_phase_are_named(make_stream, ranks, wrapped, phas
     )
     (found,) = find_slow(run)
     assert found.rank == slow and 18 <= found.first_step <= 21, found
-    words = {"data": "waiting for its loader", "forward": "in its forward pass", "update": "in its update"}[phase]
+    words = {"data": "in its data loader", "forward": "in its forward pass", "update": "in its optimizer update"}[phase]
     assert found.title.startswith(f"rank {slow} is slow {words}, and "), found.title
 
 
 def test_what_a_rank_does_between_steps_is_seen_under_ddp(make_stream):
     (found,) = find_slow(play_ranks(make_stream(), lambda step, rank: ("rest", 40.0 * (rank == 0)), ranks=4))
-    assert found.rank == 0 and "ranks 1-3 wait for it: 40 ms more in each step" in found.title
+    assert found.rank == 0 and "ranks 1-3 wait for it: 40 ms longer in each step" in found.title
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_a_rank_does_between_steps_is_seen_under_ddp(make_stream):
     [
         (lambda step: 10.0 * (step - 10), "growing from"),
         (lambda step: 400.0 * (step % 7 == 0), "in bursts, "),
-        (lambda step: 40.0, "40.1 ms more in each step"),
+        (lambda step: 40.0, "40.1 ms longer in each step"),
     ],
 )
 def test_its_course_is_told(make_stream, course, words):
@@ -158,7 +158,10 @@ def test_the_line_that_only_the_slow_rank_is_at_is_told(make_stream):
         ("rank0001", [["net.py:3", "forward", 0.8], ["train.py:9", "main", 0.1]]),
     ):
         run.emit_events(name, make_observation(TrainingLines(lines=lines)))
-    assert find_slow(run)[0].evidence[0] == "rank 1 spends 80% of its time at net.py:3 in forward, the others 40%"
+    assert (
+        find_slow(run)[0].evidence[0]
+        == "rank 1 is at net.py:3 in forward in 80% of its stack samples, the others in 40%"
+    )
 
 
 def test_of_two_ranks_the_faster_one_is_the_measure():
@@ -181,5 +184,5 @@ def test_of_a_long_run_an_even_sample_is_compared(make_stream, monkeypatch, most
     for verdict in (judge_run(run.run), live.finish()):
         (found,) = [one for one in verdict.findings if one.code == "TD-R010"]
         assert found.rank == 1 and 690 <= found.first_step <= 720, found
-        share = float(re.search(r"(\d+)% of the time", found.title)[1])
+        share = float(re.search(r"(\d+)% of the step time", found.title)[1])
         assert 40 <= share <= 46, found.title

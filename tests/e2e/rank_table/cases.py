@@ -39,7 +39,7 @@ FAULTS: dict[str, Answer] = {
     "shape": Answer((*HANG, "TD-R002", "TD-R003"), options=STOP),
     "group": Answer(HANG, options=STOP),
     "pause": Answer(HANG, "came late", is_note=True),
-    "slow-data": Answer(("TD-R010",), "waiting for its loader"),
+    "slow-data": Answer(("TD-R010",), "in its data loader"),
     "slow-forward": Answer(("TD-R010",), "in its forward pass"),
     "growing": Answer(("TD-R010",), "growing"),
     "checkpoints": Answer(("TD-R010",), "outside of loader"),
