@@ -24,6 +24,16 @@ def platform_name() -> str:
     return f"Linux-{kernel.release}-{kernel.machine}-with-{libc.replace(' ', '')}"
 
 
+def is_signal_caught(number: int, pid: int | str = "self") -> bool:
+    """True if a process has a handler for a signal, set by whatever code; False where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            mask = next((line.partition(":")[2] for line in file if line.startswith("SigCgt:")), "0")
+        return bool(int(mask, 16) >> (number - 1) & 1)
+    except (OSError, ValueError):
+        return False
+
+
 def find_signal_number(name: str) -> int:
     """The number of a signal that a program may handle without harm, by its name without SIG; 0 if there is none.
 

@@ -35,7 +35,6 @@ FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was t
 STATE_FILE = run_files.STATE_FILE
 STARTED_SUFFIX = ".started"  # of a file beside a host's folder there: a command was started after a file was written
 DELETED_SUFFIX = ".deleted"  # of a file beside it: what the program has deleted or moved there
-RUN_VARIABLE = "TDBG_RUN_DIR"
 PREFLIGHT_START = "TDBG_PREFLIGHT_START"  # the variable that says where the program was started
 PREFLIGHT_FOLDER = "preflight"  # where the files of a program that must write none stand, until the command has ended
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
@@ -440,12 +439,14 @@ def is_process_alive(pid: object, host: object, started: object = "") -> bool | 
     return True
 
 
-def belongs_to_run(pid: int, run: RunDir) -> bool:
-    """True if a process of this host, and of this user, was started with the run's directory in its environment."""
+def find_live_owner(folder: Path) -> int | None:
+    """The process that owns a rank's folder, if it lives on this host and is surely still that process."""
     with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return f"{RUN_VARIABLE}={run.path.absolute()}".encode() in words
-    return False
+        owner = _read_published(folder / "owner.json")
+        pid, started = owner.get("pid"), owner.get("start")
+        if started and is_process_alive(pid, owner.get("host"), started):
+            return int(str(pid))
+    return None
 
 
 def rank_folder(run: Path, rank: int) -> Path:

@@ -13,9 +13,8 @@ from tdbg.core.config import Settings
 from tdbg.core.events import Event, Finding, Trigger
 from tdbg.core.files import open_regular
 from tdbg.core.guard import guarded
-from tdbg.core.host import host_name
 from tdbg.core.output import print_messages
-from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, belongs_to_run
+from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, find_live_owner
 from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
 from tdbg.rules import matches_words
@@ -25,7 +24,7 @@ from tdbg.rules.rule_engine import RuleEngine, judge_run
 from tdbg.rules.text import format_ranks
 from tdbg.rules.verdict import Verdict
 
-PART_OFF = "TD-C005"
+PART_OFF, HANG = "TD-C005", "TD-R006"
 POLL_S = 0.25
 CRITICAL_LINES = 5  # for the first that is critical, whatever lesser ones have taken
 LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
@@ -128,19 +127,19 @@ class Follower:
         self._progress.clear_line()
 
     def end_hung_ranks(self) -> None:
-        """End the ranks of this host that made no progress when they were last looked at; from the main thread."""
+        """End the ranks of this host that wait in a collective of a job that hangs (TD-R006); from the main thread.
+
+        A rank that is elsewhere hears the signal, and may be saving something.
+        """
+        if not any(finding.code == HANG and finding.severity != "info" for finding in list(self.judge.findings)):
+            return
         hung = []
         for found in self.judge.view.list_rank_processes():
-            start = found.start
-            if (
-                found.is_quiet
-                and start is not None
-                and start.host == host_name()
-                and belongs_to_run(start.pid, self.run)
-            ):
+            pid = find_live_owner(found.process.path) if found.is_stuck else None
+            if pid is not None:
                 with contextlib.suppress(OSError):  # it has just ended
-                    os.kill(start.pid, signal.SIGKILL)
-                    hung.append(start.rank)
+                    os.kill(pid, signal.SIGKILL)
+                    hung.append(found.rank or 0)
         if hung:
             verb = "hangs" if len(hung) == 1 else "hang"
             print_messages(f"{format_ranks(hung)} {verb} and did not respond to Ctrl-C: killed (SIGKILL)")

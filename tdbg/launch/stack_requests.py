@@ -9,14 +9,14 @@ from typing import NamedTuple
 from tdbg.core import run_files
 from tdbg.core.config import Settings
 from tdbg.core.files import read_json
-from tdbg.core.host import find_signal_number, host_name
+from tdbg.core.host import find_signal_number, host_name, is_signal_caught
 from tdbg.core.native_stack import STACKS_NOW
-from tdbg.core.rundir import RunDir, belongs_to_run
+from tdbg.core.rundir import RunDir, find_live_owner
 from tdbg.core.stack_tree import ThreadStack, parse_dump, parse_kept
 from tdbg.launch.live import RankState, read_snapshot
 
 ANSWER_S = 2.0  # a process that is stopped, or in an uninterruptible wait, does not answer
-LOOK_S = 0.01
+LOOK_S = 0.05  # without a byte more: the dump is complete
 MAX_BYTES = 4 << 20
 MAX_WORKERS = 64
 
@@ -59,9 +59,9 @@ def _explain_refusal(run: RunDir, rank: RankState, settings: Settings, number: i
         return f"runs on {rank.host}: run `tdbg stacks` there"
     if not number:
         return f"stack requests are off (--stack-signal {settings.stack_signal})"
-    if rank.pid is None or not belongs_to_run(rank.pid, run):
+    if rank.pid is None or find_live_owner(rank.process.path) != rank.pid:
         return "its process is gone"
-    if not (rank.process.path / STACKS_NOW).exists() or not _catches_signal(rank.pid, number):
+    if not (rank.process.path / STACKS_NOW).exists() or not is_signal_caught(number, rank.pid):
         return (
             f"it does not answer SIG{settings.stack_signal}: no step has run yet, the level is off, or the program uses the"
             " signal itself (then choose another with --stack-signal)"
@@ -69,20 +69,18 @@ def _explain_refusal(run: RunDir, rank: RankState, settings: Settings, number: i
     return ""
 
 
-def _catches_signal(pid: int, number: int) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-            name, _, mask = line.partition(":")
-            if name == "SigCgt":
-                return bool(int(mask, 16) >> (number - 1) & 1)
-    return False
+def _read_command(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def _list_workers(pid: int, rank: int, number: int) -> list[tuple[str, int]]:
     """Children that were forked after the rank began: loader workers."""
     with contextlib.suppress(OSError, ValueError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[:MAX_WORKERS]
-        return [(f"rank {rank} worker", int(child)) for child in children if _catches_signal(int(child), number)]
+        forked = [int(child) for child in children if _read_command(int(child)) == _read_command(pid)]  # not exec'd
+        return [(f"rank {rank} worker", child) for child in forked if is_signal_caught(number, child)]
     return []
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tdbg.core.errors import CommandNotFoundError, LaunchError, NotExecutableError
-from tdbg.core.guard import undo_on_error
+from tdbg.core.guard import guarded, undo_on_error
 from tdbg.core.output import print_messages
 from tdbg.launch import orphans
 
@@ -126,7 +126,8 @@ class Child:
             print_messages("waiting for the command to end; it has the signal (torchrun gives its ranks up to 30 s)")
         if waited_s > HUNG_END_S and self.end_hung_ranks is not None:
             end_hung_ranks, self.end_hung_ranks = self.end_hung_ranks, None
-            end_hung_ranks()
+            with guarded("a command that ends must not hang on tdbg", lambda error: None):
+                end_hung_ranks()
 
     def _restore_signals(self) -> None:
         """Signals act on tdbg itself again; those meant for the command are no longer of interest."""

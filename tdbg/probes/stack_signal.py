@@ -5,7 +5,7 @@ import faulthandler
 import signal
 
 from tdbg.core import run_files
-from tdbg.core.host import find_signal_number
+from tdbg.core.host import find_signal_number, is_signal_caught
 from tdbg.core.native_stack import STACKS_NOW
 from tdbg.probes import PROBES, Probe
 
@@ -41,7 +41,7 @@ class StackSignal(Probe):
         number, folder = find_signal_number(self.monitor.settings.stack_signal), self.monitor.folder()
         if not number or self._file is not None or folder is None:
             return
-        if signal.getsignal(number) is not signal.SIG_DFL:  # the program's, or a library's
+        if signal.getsignal(number) is not signal.SIG_DFL or is_signal_caught(number):  # the program's, or a library's
             return
         self._file = run_files.open_append(folder / STACKS_NOW)
         faulthandler.register(number, self._file, all_threads=True)

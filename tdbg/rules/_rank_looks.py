@@ -1,7 +1,7 @@
 """Looks of several ranks at the same thing, put side by side once every rank of the group has reported."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tdbg.core.events import Event, Start
@@ -18,7 +18,7 @@ class GroupKey(NamedTuple):
     """What was looked at: in which launch, on which ranks, and which module's it is."""
 
     launch: int
-    ranks: tuple[int, ...]
+    ranks: Sequence[int]  # a tuple, or the range of a whole world, whose hash is found at once
     module: int
 
 
@@ -35,7 +35,9 @@ class StepSample:
 
     def has_step(self, step: int) -> bool:
         """True if this step is kept."""
-        return step <= ALWAYS_KEPT or step % self._stride == 0
+        if step <= ALWAYS_KEPT or self._stride == 1:
+            return True
+        return (step * 2654435761) % 2**32 < 2**32 // self._stride  # spread: what comes every Nth step is met as often
 
     def thin_out(self) -> None:
         """Keep half as many from now on."""
@@ -61,13 +63,14 @@ class RankLooks(Generic[Seen]):
             self._launches[process.label] = get_launch_number(process, event)
 
     def collect_rank(
-        self, process: ProcessDir, ranks: list[int], module: int, step: int, seen: Seen
+        self, process: ProcessDir, ranks: Sequence[int], module: int, step: int, seen: Seen
     ) -> Iterator[tuple[GroupKey, int, dict[int, Seen]]]:
         """Take in a look; gives it with those of all other ranks of its group, if it is the last."""
         rank = process.rank
         if rank is None or not process.is_rank or len(ranks) < 2 or rank not in ranks:
             return
-        key = GroupKey(self._launches.get(process.label, process.attempt), tuple(ranks), module)
+        members = ranks if isinstance(ranks, range) else tuple(ranks)
+        key = GroupKey(self._launches.get(process.label, process.attempt), members, module)
         waiting = self._waiting.setdefault(key, {})
         if not self._samples[key].has_step(step):
             return

@@ -16,17 +16,18 @@ from tdbg.rules._rule_cards import stamp_sources
 from tdbg.rules.verdict import Verdict
 from tdbg.version import __version__
 
-FILE = "verdict.json"
+FILE, METRICS = "verdict.json", "metrics.jsonl"
 LARGE_BYTES = 8 << 20  # of events: less is judged within a second
 MAX_BYTES = 64 << 20
 
 
 def save_verdict(run: RunDir, verdict: Verdict) -> None:
-    """Keep the verdict of a large run. OSError as of any writing."""
+    """Keep the verdict of a large run all of whose ranks wrote their end. OSError as of any writing."""
     import msgspec
 
     stamp, size = _stamp_events(run)
-    if size >= LARGE_BYTES and not RULES.list_third_party():
+    has_ended = bool(verdict.ranks) and all(row["ended"] == "ended" for row in verdict.ranks)
+    if size >= LARGE_BYTES and has_ended and not RULES.list_third_party():
         kept = {"stamp": stamp, "exit": verdict.exit["code"], "verdict": msgspec.to_builtins(verdict)}
         write_json(run.path / FILE, kept)
 
@@ -51,6 +52,9 @@ def _stamp_events(run: RunDir) -> tuple[list[object], int]:
     found, size = 0, 0
     for process in run.list_processes():
         status = (process.path / EVENTS).stat()
-        found = zlib.crc32(f"{process.label} {status.st_size} {status.st_mtime_ns};".encode(), found)
         size += status.st_size
+        for path in (process.path / EVENTS, process.path / METRICS):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                found = zlib.crc32(f"{process.label} {status.st_size} {status.st_mtime_ns};".encode(), found)
     return [__version__, zlib.crc32(json.dumps(stamp_sources(), sort_keys=True).encode()), found], size

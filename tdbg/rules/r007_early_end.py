@@ -72,9 +72,12 @@ class EarlyEnd(Rule):
         if not left:
             return ()
         first, left_at = left[0], view.find_end_time(left[0])
-        if any(_has_failed_by_itself(view, found, left_at) for found in ranks):
-            return ()
         failed = [how for found in ranks if (how := _find_failure(view, found, left_at)) is not None]
+        lost_t = [one.found.crash.t for one in failed if one.lost_peer and one.found.crash is not None]
+        # Of a rank that vanished only its last event is known: it may have lived until another lost it.
+        until = min(lost_t, default=left_at) if _has_vanished(view, first) else left_at
+        if any(_has_failed_by_itself(view, found, until) for found in ranks):
+            return ()
         sure = [one for one in failed if one.lost_peer]
         ended = "with exit code 0" if view.find_process_exit(first) == 0 else "by itself"
         if _has_vanished(view, first):  # a timeout could have another reason
@@ -147,8 +150,8 @@ def _has_ended_well(view: View, found: ProcessView) -> bool:
 
 def _has_vanished(view: View, found: ProcessView) -> bool:
     """True for a rank that is gone, and neither it nor its launcher said how."""
-    gone = view.over and found.end is None and found.crash is None and bool(found.step)
-    return gone and view.find_process_exit(found) is None
+    silent = found.end is None and found.crash is None and bool(found.step)
+    return silent and view.is_gone(found) and view.find_process_exit(found) is None
 
 
 def _find_failure(view: View, found: ProcessView, left_at: float) -> _Failed | None:

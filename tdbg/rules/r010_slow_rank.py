@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Start, Step
 from tdbg.core.observations import Observed
+from tdbg.core.observations.dataloader import DataWait
 from tdbg.core.observations.hang import TrainingLines
 from tdbg.core.observations.rank_batches import BatchChecksums
 from tdbg.core.rule_base import Needs
@@ -76,9 +77,14 @@ class _Group:
     looks: list[_Look] = field(default_factory=list)
     sample: StepSample = field(default_factory=StepSample)
     named: tuple[int, str] | None = None
+    bursts_due: int = 2 * WINDOW  # so many looks until bursts are looked for: all of them are gone through
     # Rank -> its delays in steps right after one on record. Where only every second step is, ranks that are slow in turns
     # look like one that always is.
     adjacent_ms: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def has_hits(self) -> bool:
+        """True if a look of the rank that is named is left."""
+        return any(look.slow is not None and look.slow[:2] == self.named for look in self.looks)
 
     def reject_turns(self, named: tuple[int, str] | None) -> tuple[int, str] | None:
         """None where adjacent steps show that other ranks are as slow."""
@@ -91,6 +97,8 @@ class _Group:
         """Keep half of the looks, each for the steps since the one before."""
         self.sample.thin_out()
         kept = [look for look in self.looks if self.sample.has_step(look.step)]
+        if not kept:
+            return
         before = [kept[0].step - kept[0].steps, *(look.step for look in kept)]
         self.looks = [look._replace(steps=look.step - last) for look, last in zip(kept, before, strict=False)]
 
@@ -153,15 +161,15 @@ class SlowRank(Rule):
 
     Thresholds: 20 % of a step and 5 ms in 9 of 12 steps; 1 s and 15 % of the time in 3 steps or more. It
     compares ranks that have the whole model: it is silent where the model is sharded or the program makes
-    groups of fewer ranks. On accelerators only the loader is compared: the host's time in other phases is
-    not the device's.
+    groups of fewer ranks. On accelerators only the loader is compared, and only where TD-P002 finds that the
+    device runs out of work: the host's time in other phases is not the device's.
     """
 
     code = "TD-R010"
     title = "a slow rank keeps the others waiting"
     severity = "warning"
     listens = (Start, Step, Observation)
-    observes = (BatchChecksums, TrainingLines)
+    observes = (BatchChecksums, DataWait, TrainingLines)
     needs = Needs(observations=(BatchChecksums,), ranks=2)
 
     def __init__(self) -> None:
@@ -169,6 +177,7 @@ class SlowRank(Rule):
         self._world: dict[str, int] = {}  # process -> number of ranks
         self._launches: dict[str, int] = {}
         self._on_device: set[int] = set()  # launches
+        self._starved: defaultdict[int, set[int | None]] = defaultdict(set)  # launch -> ranks whose accelerator is idle
         self._waits_in: dict[int, frozenset[str]] = {}  # by launch; empty: not to be compared
         self._lines: defaultdict[int, dict[int, dict[str, float]]] = defaultdict(
             dict
@@ -181,6 +190,8 @@ class SlowRank(Rule):
             self._looks.record_launch(process, event)
             self._world[process.label] = event.world_size
             self._launches[process.label] = get_launch_number(process, event)
+            if event.device.get("type", "cpu") != "cpu":
+                self._on_device.add(self._launches[process.label])
         elif isinstance(event, Step):
             return self._compare_step(process, event)
         elif process.label in self._launches:
@@ -189,7 +200,9 @@ class SlowRank(Rule):
         return ()
 
     def _keep_observation(self, process: ProcessDir, launch: int, seen: Observed) -> None:
-        if isinstance(seen, BatchChecksums):
+        if isinstance(seen, DataWait):
+            self._starved[launch].add(process.rank)
+        elif isinstance(seen, BatchChecksums):
             waits_in = frozenset({"backward"} if seen.wrapped else {"backward", "rest"})
             self._waits_in[launch] = frozenset() if seen.is_split else self._waits_in.get(launch, waits_in)
         elif isinstance(seen, TrainingLines) and process.rank is not None and process.is_rank:
@@ -203,7 +216,7 @@ class SlowRank(Rule):
             return ()
         if event.device_mb is not None:
             self._on_device.add(self._launches[process.label])
-        world = list(range(self._world[process.label]))
+        world = range(self._world[process.label])
         found: list[Finding] = []
         for key, step, ranks in self._looks.collect_rank(process, world, 0, event.step, phases):
             waits_in = self._waits_in.get(key.launch, frozenset())
@@ -226,28 +239,35 @@ class SlowRank(Rule):
             group.thin_out()
         if slow is not None and steps == 1:
             group.adjacent_ms[slow.rank].append(slow.ms)
-        if group.named is None:
+        if group.named is None and (slow is None or self._may_keep_waiting(key, slow.rank)):
             group.named = group.reject_turns(_find_steady(group.looks[-WINDOW:]))
-            if group.named is None and len(group.looks) % WINDOW == 0:
+            if group.named is None and len(group.looks) >= group.bursts_due:
+                group.bursts_due = 2 * len(group.looks)
                 group.named = group.reject_turns(_find_bursts(group.looks))
             if group.named is not None:
                 return self.report_once(self._given, self._make_slow_finding(key, group, group.named))
         return ()
 
+    def _may_keep_waiting(self, key: GroupKey, rank: int) -> bool:
+        """On an accelerator the host may wait for a batch and nobody for it: as long as there is work left to do."""
+        return key.launch not in self._on_device or rank in self._starved[key.launch]
+
     def finish(self, view: View) -> Iterable[Finding]:
         for key, group in self._groups.items():
             if group.named is None:
                 group.named = group.reject_turns(_find_bursts(group.looks))
+                if group.named is not None and not self._may_keep_waiting(key, group.named[0]):
+                    group.named = None
                 if group.named is not None:
                     yield from self.report_once(self._given, self._make_slow_finding(key, group, group.named))
-            elif group.named is not None and self._given and self._given[0].rank == group.named[0]:
+            elif group.has_hits() and self._given and self._given[0].rank == group.named[0]:
                 overwrite_finding(self._given[0], self._make_slow_finding(key, group, group.named))
 
     def _make_slow_finding(self, key: GroupKey, group: _Group, named: tuple[int, str]) -> Finding:
         rank, phase = named
-        hits = [look for look in group.looks if look.slow is not None and look.slow[:2] == named]
         since = _find_onset(group.looks, named)
         told = [look for look in group.looks if look.step >= since]
+        hits = [look for look in told if look.slow is not None and look.slow[:2] == named]
         extra = [look.slow.ms for look in hits if look.slow is not None]
         share = sum(look.steps * look.slow.ms for look in hits if look.slow is not None) / _sum_time(told)
         others = [who for who in told[-1].ranks if who != rank]

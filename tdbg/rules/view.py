@@ -102,6 +102,7 @@ class ProcessView:
     checkpoints: int = 0  # saved or read, where a probe looks
     skipped: int = 0
     is_quiet: bool = False  # it made no progress when it was last looked at
+    is_stuck: bool = False  # and waited in a collective then, where it does not hear signals
     gap: int = 1  # most steps between two records: the budget may leave records out
     last: Step | None = None  # the last training record
     last_eval: Step | None = None
@@ -186,6 +187,7 @@ class ProcessView:
         self.checkpoints += event.probe == CheckpointSaved.PROBE and event.part in CHECKPOINTS
         if event.probe == HungRank.PROBE and event.part in (HungRank.PART, HungRankResumed.PART):
             self.is_quiet = event.part == HungRank.PART
+            self.is_stuck = self.is_quiet and event.values.get("state") in ("collective", "init")
             self.step = max(self.step, event.step - 1)  # it is in the step after the last one that it did
         name = event.flag or event.probe
         found = self.observations_by_flag.get(name)
@@ -208,7 +210,7 @@ class ProcessView:
         self.gap = max(self.gap, event.step - self.last.step if self.last else 1)
         self.step = max(self.step, event.step)
         self.skipped += event.skipped
-        self.is_quiet = False
+        self.is_quiet = self.is_stuck = False
         self.last = event
 
     def _count_pass(self, event: Step) -> None:
@@ -291,7 +293,7 @@ class View:
     def list_rank_processes(self) -> list[ProcessView]:
         """The latest attempt of every rank, in rank order; a process that trained before one that only evaluated."""
         latest: dict[int, ProcessView] = {}
-        for found in self.processes.values():
+        for found in list(self.processes.values()):  # while another thread may add to them
             rank = found.rank
             if rank is not None and (rank not in latest or _is_preferred(found, latest[rank])):
                 latest[rank] = found

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from tdbg.core.rundir import RunDir, belongs_to_run
+from tdbg.core.rundir import RunDir, find_live_owner
 from tests.e2e.conftest import Runner, Start, build_program_command, build_torchrun_command
 
 SOON = ("--threshold", "DISTRIBUTED.hang_s=3")
@@ -24,6 +24,14 @@ HANGS = {
     "skip": (1, "in barrier (hangs.py:", "in train"),
     "leave": (0, "in barrier (hangs.py:", "in train"),
 }
+
+
+def list_variables(process: psutil.Process) -> list[str]:
+    """The environment that a process was started with."""
+    try:
+        return list(process.environ().values())
+    except psutil.Error:
+        return []
 
 
 def assert_named(result: object, kind: str) -> None:
@@ -87,5 +95,6 @@ def test_ctrl_c_ends_a_job_that_hangs_before_torchrun_would(start_run: Start, st
         time.sleep(0.1)
     verdict = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert verdict["findings"][0]["code"] == "TD-R006" and verdict["findings"][0]["severity"] == "error"
-    left = [pid for pid in psutil.pids() if belongs_to_run(pid, RunDir(run))]
-    assert left == []
+    assert [one for one in RunDir(run).list_processes() if find_live_owner(one.path)] == []
+    marked = [one for one in psutil.process_iter() if str(run) in " ".join(list_variables(one))]
+    assert marked == []

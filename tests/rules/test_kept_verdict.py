@@ -22,7 +22,9 @@ def judged(make_stream: Any, monkeypatch: pytest.MonkeyPatch) -> Stream:
     monkeypatch.setattr(kept_verdict, "LARGE_BYTES", 0)
     run: Stream = make_stream()
     for rank in range(2):
-        run.emit_steps(run.begin_rank(rank, 2), [2.5, 2.4, *["nan"] * 30])
+        folder = run.begin_rank(rank, 2)
+        run.emit_steps(folder, [2.5, 2.4, *["nan"] * 30])
+        run.end_process(folder, 32)
     run.record_exit(1)
     save_verdict(run.run, judge_run(run.run))
     return run

@@ -88,11 +88,9 @@ class GroupNames:
         function: the one that the thread blocks in, if that is known. With gloo a call may still count as running after
         it has returned: then the newest of this function is meant.
         """
-        found = [
-            (entry, group)
-            for group in status.waiting
-            if (entry := self._find_newest(group, status, function) or self._find_first(group, status)) is not None
-        ]
+        found = [(entry, group) for group in status.waiting if (entry := self._find_newest(group, status, function))]
+        if not found:
+            found = [(entry, group) for group in status.waiting if (entry := self._find_first(group, status))]
         if not found:
             return None
         entry, group = min(found, key=lambda row: row[0].get("time_created_ns", 0))
