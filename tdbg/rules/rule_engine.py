@@ -9,6 +9,7 @@ from tdbg.core import sink_files
 from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start, Step
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.observations import OF_INSPECTION
+from tdbg.core.observations.dataloader import DataWait
 from tdbg.core.observations.preflight import Refused
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir, read_alert_reports, restart_count
@@ -79,7 +80,7 @@ class RuleEngine:
             return []
         if key in self._feeds_by_key and not isinstance(event, Start):  # known to be none of theirs
             return []
-        if isinstance(event, Step):  # no sign of a second rank
+        if isinstance(event, Step) or key == DataWait.PROBE:  # any run has them: no sign of a second rank
             return []
         cards = [card for card in self._cards_by_key.get(Start, ()) if self._is_load_deferred(card)]
         if not isinstance(event, Start) and not any(

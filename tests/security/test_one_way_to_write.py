@@ -89,6 +89,7 @@ OTHER_READS = {
     "core/output.py": "/dev/null",
     "core/rundir.py": "/proc",
     "launch/stack_requests.py": "/proc",
+    "core/host.py": "/proc",
     "core/webpage.py": "a file of tdbg's own",
     "cli/flags.py": "a file that the user names",
     "cli/generate/__init__.py": "the source tree",
