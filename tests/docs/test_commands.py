@@ -36,7 +36,7 @@ WORDS = {
     " RUN ": " ",
 }
 # Commands whose answer may be no: nothing matched, or the runs differ.
-MAY_SAY_NO = ("filter-logs", "compare", "diff", "sanity", "find", "advise")
+MAY_SAY_NO = ("stacks", "filter-logs", "compare", "diff", "sanity", "find", "advise")
 SAID = {
     "run": "verdict:",
     "report": "verdict:",
