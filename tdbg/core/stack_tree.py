@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tdbg.core.frames import OWN_FOLDER
 from tdbg.core.lazy_pattern import lazy_pattern
-from tdbg.core.native_stack import FRAME, OWN_PART, PACKAGES
+from tdbg.core.native_stack import FRAME, OWN_PART
 
 THREAD = lazy_pattern(r"^(?:Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
 TRACEBACK_FRAME = lazy_pattern(r'^\s*File "(.*)", line (\d+), in (.*)$')
@@ -22,11 +22,6 @@ class Frame(NamedTuple):
     file: str
     line: int
     function: str
-
-    @property
-    def is_of_program(self) -> bool:
-        """False for torch, other packages and the standard library."""
-        return not any(part in self.file for part in PACKAGES)
 
     def format_frame(self, width: int = 60) -> str:
         """``train.py:41 in main``: the end of the path, from the package's name on where it is one."""
@@ -73,8 +68,8 @@ def parse_kept(threads: dict[str, Sequence[str]], process: str) -> list[ThreadSt
     found = []
     for name, lines in list(threads.items())[:MAX_THREADS]:
         stack = ThreadStack(process, re.sub(r" \(\d+\)$", "", name))
-        for line in lines:
-            frame = TRACEBACK_FRAME.match(line.splitlines()[0] if line else "")
+        for line in lines if isinstance(lines, list) else ():
+            frame = TRACEBACK_FRAME.match(str(line).partition("\n")[0])
             if frame is not None:
                 stack.frames.append(Frame(frame[1], int(frame[2]), frame[3]))
         found.append(stack)

@@ -37,7 +37,7 @@ def collect_stacks(run: RunDir) -> Stacks:
     silent: dict[str, str] = {}
     number = find_signal_number(snapshot.settings.stack_signal)
     for rank in snapshot.live:
-        why = _explain_refusal(run, rank, snapshot.settings, number)
+        why = _explain_refusal(rank, snapshot.settings, number)
         if why:
             silent[f"rank {rank.rank}"] = why
             continue
@@ -53,7 +53,7 @@ def collect_stacks(run: RunDir) -> Stacks:
     return _read_kept(run)
 
 
-def _explain_refusal(run: RunDir, rank: RankState, settings: Settings, number: int) -> str:
+def _explain_refusal(rank: RankState, settings: Settings, number: int) -> str:
     """Why a rank cannot be asked; empty if it can. The signal would end a process that does not wait for it."""
     if rank.host != host_name():
         return f"runs on {rank.host}: run `tdbg stacks` there"
@@ -119,5 +119,6 @@ def _read_kept(run: RunDir) -> Stacks:
         kept = read_json(files[-1])
         if isinstance(kept, dict) and isinstance(kept.get("threads"), dict):
             found += parse_kept(kept["threads"], f"rank {process.rank}")
-            newest = max(newest, float(kept.get("t") or 0.0))
+            t = kept.get("t")
+            newest = max(newest, t if isinstance(t, float) else 0.0)
     return Stacks(newest, False, found, {})

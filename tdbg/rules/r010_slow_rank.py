@@ -239,25 +239,25 @@ class SlowRank(Rule):
             group.thin_out()
         if slow is not None and steps == 1:
             group.adjacent_ms[slow.rank].append(slow.ms)
-        if group.named is None and (slow is None or self._may_keep_waiting(key, slow.rank)):
-            group.named = group.reject_turns(_find_steady(group.looks[-WINDOW:]))
+        if group.named is None:
+            group.named = self._confirm(key, group, _find_steady(group.looks[-WINDOW:]))
             if group.named is None and len(group.looks) >= group.bursts_due:
                 group.bursts_due = 2 * len(group.looks)
-                group.named = group.reject_turns(_find_bursts(group.looks))
+                group.named = self._confirm(key, group, _find_bursts(group.looks))
             if group.named is not None:
                 return self.report_once(self._given, self._make_slow_finding(key, group, group.named))
         return ()
 
-    def _may_keep_waiting(self, key: GroupKey, rank: int) -> bool:
-        """On an accelerator the host may wait for a batch and nobody for it: as long as there is work left to do."""
-        return key.launch not in self._on_device or rank in self._starved[key.launch]
+    def _confirm(self, key: GroupKey, group: _Group, named: tuple[int, str] | None) -> tuple[int, str] | None:
+        """None where ranks are slow in turns, or where an accelerator still had work while its host waited for a batch."""
+        named = group.reject_turns(named)
+        is_idle = named is None or key.launch not in self._on_device or named[0] in self._starved[key.launch]
+        return named if is_idle else None
 
     def finish(self, view: View) -> Iterable[Finding]:
         for key, group in self._groups.items():
             if group.named is None:
-                group.named = group.reject_turns(_find_bursts(group.looks))
-                if group.named is not None and not self._may_keep_waiting(key, group.named[0]):
-                    group.named = None
+                group.named = self._confirm(key, group, _find_bursts(group.looks))
                 if group.named is not None:
                     yield from self.report_once(self._given, self._make_slow_finding(key, group, group.named))
             elif group.has_hits() and self._given and self._given[0].rank == group.named[0]:
@@ -266,14 +266,14 @@ class SlowRank(Rule):
     def _make_slow_finding(self, key: GroupKey, group: _Group, named: tuple[int, str]) -> Finding:
         rank, phase = named
         since = _find_onset(group.looks, named)
-        told = [look for look in group.looks if look.step >= since]
-        hits = [look for look in told if look.slow is not None and look.slow[:2] == named]
+        compared = [look for look in group.looks if look.step >= since]
+        hits = [look for look in compared if look.slow is not None and look.slow[:2] == named]
         extra = [look.slow.ms for look in hits if look.slow is not None]
-        share = sum(look.steps * look.slow.ms for look in hits if look.slow is not None) / _sum_time(told)
-        others = [who for who in told[-1].ranks if who != rank]
+        share = sum(look.steps * look.slow.ms for look in hits if look.slow is not None) / _sum_time(compared)
+        others = [who for who in compared[-1].ranks if who != rank]
         return self.make_finding(
             f"rank {rank} is slow {NAMES[phase]}, and {format_ranks(others)} {'wait' if len(others) > 1 else 'waits'} for it:"
-            f" {_format_course(extra, hits, told)}, {share:.0%} of the step time, since step {since}",
+            f" {_format_course(extra, hits, compared)}, {share:.0%} of the step time, since step {since}",
             first_step=since,
             rank=rank,
             phase="input" if phase == "data" else "",
@@ -281,7 +281,7 @@ class SlowRank(Rule):
                 *_format_lines(self._lines[key.launch], rank),
                 _format_medians(f"rank {rank}", [look.ranks[rank] for look in hits]),
                 _format_medians(format_ranks(others), [look.ranks[who] for look in hits for who in others]),
-                f"compared in {format_count(len(told), 'step')} on record of all ranks",
+                f"compared in {format_count(len(compared), 'step')} on record of all ranks",
             ],
             cause=f"this rank has more work {NAMES[phase].replace(' its ', ' the ')} than the others, or a slower host",
             try_next=ADVICE[phase],
@@ -324,7 +324,7 @@ def _find_onset(looks: list[_Look], named: tuple[int, str]) -> int:
 
 
 def _format_course(extra: list[float], hits: list[_Look], looks: list[_Look]) -> str:
-    """``31 ms more in each step``, or how it grows, or in how many steps it does."""
+    """``31 ms longer in each step``, or how it grows, or in how many steps it does."""
     third = max(len(extra) // 3, 1)
     early, late = statistics.median(extra[:third]), statistics.median(extra[-third:])
     if sum(look.steps for look in hits) * 3 < sum(look.steps for look in looks) * 2:

@@ -152,7 +152,8 @@ def test_where_times_cannot_be_compared_it_is_silent(make_stream, how):
 @pytest.mark.parametrize("is_idle", [True, False])
 def test_on_an_accelerator_a_loader_is_named_where_the_device_runs_out_of_work(make_stream, is_idle):
     waits = {1: make_observation(DataWait(dataset="Images", share=0.6))} if is_idle else {}
-    run = play_ranks(make_stream(), lambda step, rank: ("data", 40.0 * (rank == 1)), device_mb=100.0, also=waits)
+    extra = lambda step, rank: ("data", 40.0 * (rank == 1 and step % 10 != 0))  # noqa: E731 - now and then it is not slow
+    run = play_ranks(make_stream(), extra, device_mb=100.0, also=waits)
     assert [found.rank for found in find_slow(run)] == ([1] if is_idle else [])
 
 
