@@ -335,7 +335,7 @@ complete -c tdbg -n '__tdbg_at \'\'' -a profile -d 'Run a command with torch.pro
 complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: findings, evidence, cost.'
 complete -c tdbg -n '__tdbg_at \'\'' -a status -d 'Show how far a run is: rank, step, rate, loss, level, last finding.'
 complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a live run, on all ranks at one step.'
-complete -c tdbg -n '__tdbg_at \'\'' -a stacks -d 'Print the Python stacks of all ranks as one tree: live, or saved when the run hung.'
+complete -c tdbg -n '__tdbg_at \'\'' -a stacks -d 'Print all ranks\' Python stacks as one tree: now, or at the last hang.'
 complete -c tdbg -n '__tdbg_at \'\'' -a filter-logs -d 'Print log lines by flag, rank, level, step and time; whole records.'
 complete -c tdbg -n '__tdbg_at \'\'' -a inspect-pages -d 'Open captured tensors: list, show, compare, export, repair.'
 complete -c tdbg -n '__tdbg_at \'\'' -a trace -d 'Read traces of torch.profiler: where time and memory went.'

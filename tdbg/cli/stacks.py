@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_json, print_lines, print_messages
+from tdbg.core.tables import format_count
 
 if TYPE_CHECKING:
     from tdbg.core.stack_tree import ThreadStack
     from tdbg.launch.stack_requests import Stacks
 
-HELP = """Print the Python stacks of all ranks as one tree: live, or saved when the run hung.
+HELP = """Print all ranks' Python stacks as one tree: now, or at the last hang.
 
         tdbg stacks
         tdbg stacks train --all
@@ -68,8 +69,7 @@ def format_processes(names: list[str]) -> str:
     workers = [int(name.split()[1]) for name in names if name.endswith(" worker")]
     parts = [format_ranks(ranks)] if ranks else []
     if workers:
-        number = f"{len(workers)} workers" if len(workers) > 1 else "1 worker"
-        parts.append(f"{number} of {format_ranks(set(workers))}")
+        parts.append(f"{format_count(len(workers), 'worker')} of {format_ranks(set(workers))}")
     return " and ".join(parts)
 
 

@@ -207,7 +207,7 @@ class SlowRank(Rule):
             self._waits_in[launch] = frozenset() if seen.is_split else self._waits_in.get(launch, waits_in)
         elif isinstance(seen, TrainingLines) and process.rank is not None and process.is_rank:
             shares = self._lines[launch].setdefault(process.rank, {})
-            for where, function, share in seen.lines:
+            for where, function, share in seen.rows():
                 shares[f"{where} in {function}"] = float(share)
 
     def _compare_step(self, process: ProcessDir, event: Step) -> Iterable[Finding]:

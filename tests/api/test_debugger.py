@@ -3,13 +3,14 @@
 import json
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import fields
 
 import pytest
 import torch
 from forks import fork_while_held
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tdbg import DebugLevel, PyTorchDebugger, TensorInfo
 from tdbg.core.errors import TdbgError
@@ -292,25 +293,31 @@ def test_in_a_child_that_was_forked_while_another_thread_was_at_it(debugger):
     assert fork_while_held(debugger._lock, child) == 0
 
 
-def test_it_costs_less_than_six_figures_by_hand(debugger):
-    import time
+class CountedCalls(TorchDispatchMode):
+    """Counts the calls of torch's operations by their names."""
 
-    tensors = nn.Sequential(*(nn.Linear(256, 256) for _ in range(20)))
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
 
-    def naive() -> None:
-        for p in tensors.parameters():
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.calls[str(operation).split(".")[1]] += 1
+        return operation(*args, **kwargs or {})
+
+
+def test_it_reads_once_for_all_tensors_and_calls_less_than_six_figures_by_hand(debugger):
+    """A read of a number waits for an accelerator; by hand there are five for each tensor."""
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(20)))
+    with CountedCalls() as by_hand:
+        for p in model.parameters():
             p = p.detach()
             _ = [p.isnan().sum().item(), p.isinf().sum().item(), p.mean().item(), p.std().item(), p.min().item()]
+    with CountedCalls() as counted:
+        debugger.analyze_model_parameters(model)
 
-    def seconds(call) -> float:
-        best = INF
-        for _ in range(7):
-            begun = time.perf_counter()
-            call()
-            best = min(best, time.perf_counter() - begun)
-        return best
-
-    assert seconds(lambda: debugger.analyze_model_parameters(tensors)) < seconds(naive)
+    assert by_hand.calls["_local_scalar_dense"] == 200
+    assert counted.calls["_local_scalar_dense"] == 0 and counted.calls["cat"] == 1, "one tensor of all figures is read"
+    assert 0 < counted.calls.total() < by_hand.calls.total()
     assert debugger.get_debug_summary()["spent_ms"] > 0
 
 

@@ -129,6 +129,7 @@ GIVEN: dict[str, list[list[str]]] = {
     "run": [["--dry-run", "--", "./none{name}"], ["--", "./none{name}"]],
     "profile": [["--", "./none{name}"]],
     "report": [["{run}"], ["{run}", "--json"]],
+    "stacks": [["{run}"], ["{run}", "--all"], ["{run}", "--json"]],
     "status": [["{run}"], ["{run}", "--json"]],
     "trust": [["./none{name}"], ["--list"]],
     "control": [["{run}", "--level", "advanced"], ["{run}", "-f", "{name}"]],

@@ -11,6 +11,7 @@ from tdbg.core.command_spec import Command, Group, Option, parse_plain_args
 
 # What an option means that several commands have. Read the line before you add one of these names to another command.
 MEANINGS = {
+    "--all": "everything, not only what most people look for",
     "--fail-on": "exit with 1 from this severity on",
     "--flag": "a debug flag, and those below it",
     "--force": "overwrite a file that is there",

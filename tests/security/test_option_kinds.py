@@ -15,6 +15,7 @@ SUSPICIOUS = re.compile(
 HARMLESS = {
     "name": "the last part of a path: no slash is allowed in it",
     "tee": "a copy in the run directory",
+    "stack_signal": "the name of a signal that can be caught, and it goes only to ranks that wait for it",
     "step_optimizer": "a class name that is compared, and never looked up",
 }
 

@@ -39,6 +39,13 @@ class TrainingLines(Observed):
 
     lines: list[Any] = doc("[file:line, function, part of the time], the largest part first", factory=list)
 
+    def rows(self) -> list[tuple[str, str, float]]:
+        """``lines`` but for rows that were not written by this version of the probe."""
+        rows = [
+            row for row in self.lines if isinstance(row, list) and len(row) == 3 and isinstance(row[2], int | float)
+        ]
+        return [(str(where), str(function), share) for where, function, share in rows]
+
     def text(self) -> str:
         """``train.py:41 in forward 62%, ...``."""
-        return ", ".join(f"{where} in {function} {share:.0%}" for where, function, share in self.lines[:3])
+        return ", ".join(f"{where} in {function} {share:.0%}" for where, function, share in self.rows()[:3])
