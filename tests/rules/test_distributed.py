@@ -479,7 +479,7 @@ def test_of_two_different_calls_neither_is_blamed(make_stream, alike, named):
     calls = {0: "in barrier (train.py:", 1: "in all_reduce (train.py:"}
     assert found.title.startswith("ranks 0-1 wait for each other in different collectives, for 31 s since step 3: ")
     assert all(f"rank {rank} {call}" in found.title for rank, call in calls.items())
-    assert ("has made no such call before" in found.cause) == (alike != (3, 3)) and "`-f DISTRIBUTED`" in found.try_next
+    assert ("has not done that before" in found.cause) == (alike != (3, 3)) and "`tdbg stacks`" in found.try_next
 
 
 @pytest.mark.parametrize("odd", [0, 2, 3])
