@@ -39,7 +39,7 @@ class StacksArgs(Args):
 def show_stacks(args: StacksArgs) -> int:
     """Print the stacks; 1 if a rank did not answer."""
     from tdbg.core.rundir import RunDir
-    from tdbg.core.stack_tree import MAIN, format_tree, group_by_thread
+    from tdbg.core.stack_tree import MAIN, format_tree, group_by_thread_name
     from tdbg.launch.stack_requests import collect_stacks
 
     run = RunDir.open(args.run)
@@ -51,7 +51,7 @@ def show_stacks(args: StacksArgs) -> int:
         return 1 if stacks.silent else 0
     when = time.strftime("%H:%M:%S", time.localtime(stacks.t))
     print_lines([f"stacks {'now' if stacks.is_live else 'saved at the last hang'}, {when}"])
-    for thread, members in group_by_thread(stacks.found).items():
+    for thread, members in group_by_thread_name(stacks.found).items():
         if thread == MAIN or args.all:
             heading = "" if thread == MAIN else f", thread {thread}"
             lines = format_tree(members, format_processes)

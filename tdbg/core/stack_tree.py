@@ -137,7 +137,7 @@ def _add_lines(node: _Node, indent: str, lines: list[str], format_processes: Cal
         lines.append(f"{indent}  {format_processes(ended)}: the stack ends here")
 
 
-def group_by_thread(stacks: Iterable[ThreadStack]) -> dict[str, list[ThreadStack]]:
+def group_by_thread_name(stacks: Iterable[ThreadStack]) -> dict[str, list[ThreadStack]]:
     """The stacks by the thread's name without its number, the main thread first."""
     groups: defaultdict[str, list[ThreadStack]] = defaultdict(list)
     for stack in stacks:

@@ -86,10 +86,10 @@ class Attention(ForwardDebugger):
         hooks.add(add_post_hook(layer, self._build_hook(self._leave_layer, undoes=True), always_call=True))
         hooks.add(TAPS.add_listener(_WhileRunning(self)))
 
-    def _is_hooked(self, layer: nn.Module) -> bool:
+    def _has_own_hook(self, layer: nn.Module) -> bool:
         target = attention_in(layer)
         heard = (listener for listener in TAPS.listeners if isinstance(listener, _OfModule))
-        return super()._is_hooked(layer) or any(each.owner is self and each.module is target for each in heard)
+        return super()._has_own_hook(layer) or any(each.owner is self and each.module is target for each in heard)
 
     def _enter_layer(self, module: nn.Module, args: object) -> None:
         self._running.layers.append([])

@@ -186,11 +186,11 @@ class ForwardDebugger(BaseDebugger):
         """Put the hooks of the layer itself in place."""
         hooks.add(add_post_hook(require_hookable(self.layer_name, layer), self._build_hook(self.forward_hook_fn)))
 
-    def _is_hooked(self, layer: nn.Module) -> bool:
+    def _has_own_hook(self, layer: nn.Module) -> bool:
         return any(isinstance(hook, Hook) and hook.owner is self for hook in layer._forward_hooks.values())
 
     def _refuse_twice(self, layer: nn.Module) -> None:
-        if self._is_hooked(layer):
+        if self._has_own_hook(layer):
             text = f"this {type(self).__name__} is already attached to {self.layer_name!r}"
             raise TdbgError(text, "first call remove() on what attach() returned")
 
@@ -198,7 +198,7 @@ class ForwardDebugger(BaseDebugger):
         """Return why the last call gave None: the layer did not run, the debugger was not attached, or it failed."""
         if self.switched_off:
             return f"switched off: {self.switched_off}"
-        if self._is_hooked(get_layer_by_name(model, self.layer_name)):
+        if self._has_own_hook(get_layer_by_name(model, self.layer_name)):
             return (
                 f"not executed: {self.layer_name!r} did not run in the last pass of the model that attach() was given"
             )

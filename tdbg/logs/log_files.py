@@ -303,7 +303,7 @@ def find_sources(paths: Sequence[str], kind: str = "debug") -> list[Source]:
             continue
         for file in _list_files(path, kind):
             if file not in found:
-                found[file] = _build_source(file)
+                found[file] = _describe_source(file)
     return list(found.values())
 
 
@@ -386,7 +386,7 @@ def _build_natural_key(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(word), "") if word.isdigit() else (1, 0, word) for word in re.split(r"(\d+)", text) if word]
 
 
-def _build_source(path: str) -> Source:
+def _describe_source(path: str) -> Source:
     packed = path.rpartition(".")[2]
     packed = packed if packed in ("gz", "zst") else ""
     try:

@@ -25,7 +25,7 @@ class Spelled(Protocol):
     def matches_record(self, record: bytes) -> bool:
         """True if a record is of one of the flags."""
 
-    def resolve_format(self, form: type[Format]) -> type[Format]:
+    def refine_format(self, form: type[Format]) -> type[Format]:
         """The format, with what is known of where these records end."""
 
 
@@ -61,10 +61,10 @@ class Query(NamedTuple):
         """True if no record is left out."""
         return self == Query()
 
-    def resolve_format(self, form: type[Format]) -> type[Format]:
+    def refine_format(self, form: type[Format]) -> type[Format]:
         """How a log is written, with what a map knows of where its records end."""
         known = self.spelled or self.spelled_out
-        return form if known is None else known.resolve_format(form)
+        return form if known is None else known.refine_format(form)
 
 
 def resolve_tag_family(flag: str) -> str:
@@ -78,7 +78,7 @@ class Matcher:
     __slots__ = ("_owned", "format", "query", "rank")
 
     def __init__(self, query: Query, format: type[Format], rank: int | None = None) -> None:
-        self.query, self.format, self.rank = query, query.resolve_format(format), rank
+        self.query, self.format, self.rank = query, query.refine_format(format), rank
         self._owned: dict[bytes, bool | None] = {}
 
     @property

@@ -62,7 +62,7 @@ class Job:
         """A file and how it is written; looked at once."""
         if source.path not in self._looked:
             source, form = parallel.look_at(source, self.known)
-            self._looked[source.path] = source, self.query.resolve_format(form)
+            self._looked[source.path] = source, self.query.refine_format(form)
         return self._looked[source.path]
 
     def resolve_format(self, source: "Source") -> "type[Format]":
@@ -254,7 +254,7 @@ def _render_diverging(job: Job, output: Output, handle: int) -> int:
     return taken
 
 
-def _render_silent(job: Job, output: Output, handle: int) -> int:
+def _render_silent_ranks(job: Job, output: Output, handle: int) -> int:
     from tdbg.core.ranges import format_ranges
     from tdbg.logs.log_counts import level_name
     from tdbg.logs.records import logs_of
@@ -361,7 +361,7 @@ VIEWS: "dict[str, Callable[[Job, Output, int], int]]" = {
     "follow": _render_followed,
     "collapse": _render_collapsed,
     "diverge": _render_diverging,
-    "silent": _render_silent,
+    "silent": _render_silent_ranks,
     "errors": _render_errors,
     "count": _render_count,
     "stats": _render_stats,

@@ -115,7 +115,7 @@ class TagMap:
         found = (literal for known in (self._short, self._long, self._first_line_patterns) for literal, flags in known.items() if any(flag for _, flag, _ in flags))  # fmt: skip
         return re.compile(b"|".join(map(re.escape, found)) or rb"(?!)")
 
-    def resolve_format(self, form: "type[Format]") -> "type[Format]":
+    def refine_format(self, form: "type[Format]") -> "type[Format]":
         """A format whose records end where the messages of this map do."""
         if form not in self._formats:
             from tdbg.logs.extents import with_messages
@@ -149,9 +149,9 @@ class Spoken:
         """True if a record is of one of these flags."""
         return not self._flags.isdisjoint(self._map.flags_of(record))
 
-    def resolve_format(self, form: "type[Format]") -> "type[Format]":
+    def refine_format(self, form: "type[Format]") -> "type[Format]":
         """The format, with what the map knows of where records end."""
-        return self._map.resolve_format(form)
+        return self._map.refine_format(form)
 
 
 def _collect_literals(entry: Entry) -> list[str]:

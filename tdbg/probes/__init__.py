@@ -88,7 +88,7 @@ class Probe(Listener):
     def _is_due(self) -> bool:
         """True unless only the level asks, and this step is one to pass over."""
         step = self.monitor.step + 1
-        is_early = step <= ALWAYS_STEPS or self.monitor.inspection.is_repeated
+        is_early = step <= ALWAYS_STEPS or self.monitor.inspection.is_repeat_open
         return not self.by_level_alone or is_early or step % self.every == 0
 
     @contextlib.contextmanager

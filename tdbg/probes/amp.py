@@ -118,7 +118,7 @@ class MixedPrecision(Probe):
         graded = [p.grad for p in held if p.grad is not None]
         dtype = self._find_half_dtype(graded)
         if dtype is None:
-            self._handle_full_precision(graded)
+            self._give_up_without_mixed_precision(graded)
             return
         matrices = [grad for grad in graded if grad.ndim > 1] or graded  # these are computed in half precision
         views = [
@@ -142,7 +142,7 @@ class MixedPrecision(Probe):
         self._mixed = self._mixed or own is not None
         return own or next((dtype for dtype in HALF if _short_name(dtype) == self._autocast), None)
 
-    def _handle_full_precision(self, grads: list[Tensor]) -> None:
+    def _give_up_without_mixed_precision(self, grads: list[Tensor]) -> None:
         if not self._mixed and self._looks >= LOOKS_BEFORE_GIVING_UP and grads:
             self._gave_up = True
             self.unavailable("no mixed precision was seen: no autocast, no half-precision gradient, no GradScaler")

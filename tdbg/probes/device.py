@@ -119,7 +119,7 @@ class Device(Probe):
     # where things are
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
-        self._next_window(from_loader=False)
+        self._advance_window(from_loader=False)
         if not call.graded or self._window is None or self._window.ended:
             return
         self._inputs = [_format_kind(tensor) for _, tensor in iter_tensors((call.args, call.kwargs))][:MAX_NAMES]
@@ -192,9 +192,9 @@ class Device(Probe):
     # what a step does
 
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
-        self._next_window(from_loader=True)
+        self._advance_window(from_loader=True)
 
-    def _next_window(self, *, from_loader: bool) -> None:
+    def _advance_window(self, *, from_loader: bool) -> None:
         """A batch or a root call: the end of the step that was counted, or the beginning of one to count."""
         window = self._window
         if window is not None and (window.ended or self.monitor.step >= window.step):

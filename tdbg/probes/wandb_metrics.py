@@ -152,7 +152,7 @@ class WandbMetrics(Probe):
     def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], run: object) -> None:
         settings = _read_settings(run)
         mode = str(getattr(settings, "mode", "") or "online")
-        project, start = str(getattr(settings, "project", "") or ""), _step_of(run)
+        project, start = str(getattr(settings, "project", "") or ""), _read_local_step(run)
         started = WandbStarted(
             run=_read_run_id(run), mode=mode, project=project, seconds=round(seconds, 3), starting_step=start
         )
@@ -206,7 +206,7 @@ class WandbMetrics(Probe):
         name = _read_run_id(args[0])
         run = self._get_or_create_run(name)
         run.calls += 1
-        current = _step_of(args[0])
+        current = _read_local_step(args[0])
         if isinstance(step, int) and step < current and not _is_shared(args[0]):
             self._record_dropped_call(name, run, data, step, current)
             return
@@ -367,7 +367,7 @@ def _read_settings(run: object) -> object:
     return getattr(run, "_settings", None)
 
 
-def _step_of(run: object) -> int:
+def _read_local_step(run: object) -> int:
     """The step a run is at, as this process counts it: ``run.step`` asks wandb's service, and waits."""
     step = getattr(run, "_local_step", None)
     step = getattr(run, "_step", 0) if step is None else step  # its name before wandb 0.20

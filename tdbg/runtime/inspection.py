@@ -45,7 +45,7 @@ class Inspection:
         self._is_asked_for = False  # to be repeated after this step, although nothing has changed
 
     @property
-    def is_repeated(self) -> bool:
+    def is_repeat_open(self) -> bool:
         """True while a few steps are looked at again, because the training has become another one."""
         return self.is_open and self._until != OPENING_STEPS
 
@@ -80,7 +80,7 @@ class Inspection:
             self._since, self._own_s = now, self._budget.own_s
             # What the few steps of a later inspection earn is there with the first of them: on average none doubles.
             at_once_s = PART_AT_ONCE * self._budget.allowance_s
-            credit_s = SPENDING_RATE * AGAIN_STEPS * self._step_s if self.is_repeated else at_once_s
+            credit_s = SPENDING_RATE * AGAIN_STEPS * self._step_s if self.is_repeat_open else at_once_s
             self._budget.open_allowance(now, SPENDING_RATE, credit_s)
         steps = self._state.step or self._state.eval_calls
         if steps >= self._until or self._budget.is_allowance_spent(now):

@@ -372,10 +372,10 @@ class Monitor(State):
         """True if work that a flag or level asks for is to be done in the running step, and can be afforded."""
         return self.active and not self.quiet and self._planner.should_sample(kind, self.step + 1)
 
-    def grant_request(self, first_step: int) -> None:
+    def exempt_from_budget(self, first_step: int) -> None:
         """Pay for the first looks at what was requested in a live run, whatever was spent before."""
         self.budget.forgive_debt(time.perf_counter())
-        self._planner.grant_request(first_step)
+        self._planner.exempt_from_budget(first_step)
 
     def build_cost(self) -> Cost:
         """tdbg's own cost so far."""

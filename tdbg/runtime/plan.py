@@ -103,7 +103,7 @@ class Planner:
             return False
         return self.world_size == 1 or (step + 1) % self.budget.compute_stride("full", self._step_s(step, now)) == 0
 
-    def grant_request(self, first_step: int) -> None:
+    def exempt_from_budget(self, first_step: int) -> None:
         """Let what was requested in a live run look in its first steps, also where the budget is spent.
 
         All ranks switch at the same step, so they look at the same steps.

@@ -29,14 +29,14 @@ ARGUMENT = Argument(
 
 def select_traces(args: Selected) -> list[TraceFile]:
     """The traces that are meant. Raises TdbgError for none, for several paths, and for options that cannot be."""
-    from tdbg.traces.parse.trace_files import find_traces, newest_windows
+    from tdbg.traces.parse.trace_files import find_traces, select_newest_windows
 
     if len(args.paths) > 1:
         raise TdbgError(f"{len(args.paths)} paths were given", "name one trace, folder or run")
     if args.windows not in ("last", "all"):
         raise TdbgError(f"--windows cannot be {args.windows!r}", "write last or all")
     found = find_traces(args.paths[0] if args.paths else "", _parse_rank_filter(args.ranks))
-    return found if args.windows == "all" else newest_windows(found)
+    return found if args.windows == "all" else select_newest_windows(found)
 
 
 def sample_ranks(found: "list[TraceFile]", args: Selected) -> "tuple[list[TraceFile], list[int]]":

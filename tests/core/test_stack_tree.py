@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from tdbg.core.frames import OWN_FOLDER
-from tdbg.core.stack_tree import MAIN, ThreadStack, format_tree, group_by_thread, parse_dump, parse_kept
+from tdbg.core.stack_tree import MAIN, ThreadStack, format_tree, group_by_thread_name, parse_dump, parse_kept
 from tdbg.runtime.thread_stacks import format_all_stacks
 
 OLD = """Thread 0x00007f1 (most recent call first):
@@ -128,5 +128,5 @@ def test_equal_stacks_are_told_once() -> None:
 
 def test_threads_are_grouped_by_name() -> None:
     stacks = [ThreadStack("0", "Thread-12"), ThreadStack("1", "Thread-3"), ThreadStack("1", MAIN)]
-    groups = group_by_thread(stacks)
+    groups = group_by_thread_name(stacks)
     assert list(groups) == [MAIN, "Thread"] and len(groups["Thread"]) == 2

@@ -92,7 +92,7 @@ def test_any_size_of_blocks() -> None:
 
 def test_mixed_lines_of_ranks_are_put_together() -> None:
     text = b"[rank0]: the first line\n[rank1]: the first line\n[rank0]: loss: 1\n[rank1]: loss: 2\n"
-    stream = Untangled(io.BytesIO(text), build_tag_map().resolve_format(FORMATS["lines"]))
+    stream = Untangled(io.BytesIO(text), build_tag_map().refine_format(FORMATS["lines"]))
     view = bytearray(1000)
     its = view[: stream.readinto(memoryview(view))].split(b"\n")
     assert [line[:7] for line in its[:4]] == [b"[rank0]", b"[rank0]", b"[rank1]", b"[rank1]"]

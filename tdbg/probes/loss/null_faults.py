@@ -115,7 +115,7 @@ def _is_flattened_one_hot(found: Targets) -> bool:
 def _wrong_index(where: str, found: Targets, seen: Seen, share: float | None) -> Fault | None:
     """TD-L002: another value than the null index stands for no label."""
     index = found.null_index
-    evidence = _odd_value(found, seen) or _another_class(found) or _unlikely_share(seen, index, share)
+    evidence = _odd_value(found, seen) or _describe_mistaken_null_class(found) or _unlikely_share(seen, index, share)
     if not evidence:
         return None
     return Fault(
@@ -148,7 +148,7 @@ def _odd_value(found: Targets, seen: Seen) -> str:
     return f"{count} of {format_count(found.sample_count, 'target', 'is')} {value}, which is no class{limit} and not the null index {index}"
 
 
-def _another_class(found: Targets) -> str:
+def _describe_mistaken_null_class(found: Targets) -> str:
     """The program took the samples of another class for null."""
     if found.found_N is not None and bool(found.found_N.any()):
         value = _only_class(found.labels_N[found.found_N])

@@ -353,10 +353,10 @@ class ModelBuild(Probe):
         self._updates += 1
         if self._updates >= self.threshold("unused_steps"):
             self._settled = True
-            self._tell_unused()
+            self._report_params_without_grad()
             self._look_at_zero()
 
-    def _tell_unused(self) -> None:
+    def _report_params_without_grad(self) -> None:
         gradients = self.monitor.find_probe("gradient-norms")
         if not self._suspects or gradients is None:
             return

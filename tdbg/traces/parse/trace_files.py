@@ -124,7 +124,7 @@ def _slice_parts(path: Path) -> list[TraceFile]:
     return found
 
 
-def newest_windows(found: Sequence[TraceFile]) -> list[TraceFile]:
+def select_newest_windows(found: Sequence[TraceFile]) -> list[TraceFile]:
     """Of each rank the last window of the last attempt; what tells no rank is kept."""
     last: dict[object, TraceFile] = {}
     for one in found:

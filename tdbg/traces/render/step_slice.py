@@ -66,14 +66,14 @@ class StepSlice:
     def iter_events(self) -> Iterator[RawEvent]:
         """The events in the order of the file, metadata with them. Reads the trace once more."""
         arrows = _Arrows()
-        for event in self._iter_all_events():
+        for event in self._iter_unfiltered_events():
             if event.ph in FLOWS:
                 if self._keeps_end_of(event):
                     yield from arrows.add_flow_event(event)
             elif event.ph == "M" or self._should_keep(event):
                 yield event
 
-    def _iter_all_events(self) -> Iterator[RawEvent]:
+    def _iter_unfiltered_events(self) -> Iterator[RawEvent]:
         trace = RawEventTrace(self.read.path)
         for batch in trace:
             for event in batch:
@@ -93,7 +93,7 @@ class StepSlice:
         launches: set[Number] = set()
         last_launch = 0
         waits: list[tuple[int, str]] = []
-        for event in self._iter_all_events():
+        for event in self._iter_unfiltered_events():
             if event.ph != "X" or not _is_sound(event):
                 continue
             start, end = self._get_span(event)
@@ -115,7 +115,7 @@ class StepSlice:
 
     def _find_launches(self, wanted: set[Number]) -> None:
         spans = []
-        for event in self._iter_all_events():
+        for event in self._iter_unfiltered_events():
             if event.cat in CALLS and event.args is not None and event.args.correlation in wanted:
                 spans.append(self._get_span(event))
                 self._begun.add((event.pid, event.tid, event.ts))

@@ -9,7 +9,7 @@ from traces.material import dense, kineto, make_annotation, make_op, make_step, 
 
 from tdbg.core.events import Step, encode
 from tdbg.traces.analyze.rank_sampling import describe_unprofiled, select_ranks
-from tdbg.traces.parse.trace_files import find_traces, newest_windows
+from tdbg.traces.parse.trace_files import find_traces, select_newest_windows
 
 COUNT = 16
 SLOW = 11
@@ -48,7 +48,7 @@ def write_run(tmp_path, traced=range(COUNT), ranks=COUNT, slow=SLOW, layout=kine
         if rank in traced:
             name = "h.1700000000000000000.pt.trace.json.gz"
             write_rank_trace(folder / "traces" / name, 400 if rank == slow and not events else 100 + rank, layout)
-    return newest_windows(find_traces(str(tmp_path)))
+    return select_newest_windows(find_traces(str(tmp_path)))
 
 
 def list_ranks(found):
@@ -89,7 +89,7 @@ def test_where_nothing_tells_the_first_are_read(tmp_path):
         path = tmp_path / f"rank{rank:04d}" / "h.pt.trace.json"
         path.parent.mkdir()
         write_trace(path, [make_op("aten::mm", 0, 1)])
-    some = select_ranks(newest_windows(find_traces(str(tmp_path))))
+    some = select_ranks(select_newest_windows(find_traces(str(tmp_path))))
     assert [one.rank for one in some.found] == list(range(8)) and "no step times to tell which are slow" in some.said
 
 

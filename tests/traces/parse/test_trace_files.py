@@ -6,7 +6,7 @@ import pytest
 from traces.material import make_op, write_trace
 
 from tdbg.core.errors import TdbgError
-from tdbg.traces.parse.trace_files import find_traces, newest_windows
+from tdbg.traces.parse.trace_files import find_traces, select_newest_windows
 
 EVENTS = [make_op("aten::mm", 0, 1)]
 
@@ -31,7 +31,7 @@ def test_a_run_has_its_traces_by_rank_attempt_and_time(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     found = find_traces(str(tmp_path))
     assert list_labels(found) == ["rank 0", "rank 0, window 1", "rank 0, attempt 1", "rank 10"]
-    assert list_labels(newest_windows(found)) == ["rank 0, attempt 1", "rank 10"]
+    assert list_labels(select_newest_windows(found)) == ["rank 0, attempt 1", "rank 10"]
     assert list_labels(find_traces(str(tmp_path), lambda rank: rank > 3)) == ["rank 10"]
     with pytest.raises(TdbgError, match="no trace of these ranks"):
         find_traces(str(tmp_path), lambda rank: rank == 7)
@@ -45,7 +45,7 @@ def test_of_several_runs_the_newest_is_meant_and_it_is_said(tmp_path, capsys):
         os.utime(tmp_path / run / "run.json", (begun, begun))
     found = find_traces(str(tmp_path))
     assert (
-        list_labels(newest_windows(found)) == list_labels(found) == ["rank 0"]
+        list_labels(select_newest_windows(found)) == list_labels(found) == ["rank 0"]
     )  # neither rank 1 nor the attempt of an older run
     assert found[0].path.is_relative_to(tmp_path / "a")
     assert f"there are traces of 2 runs: using the newest, {tmp_path / 'a'}" in capsys.readouterr().err
