@@ -50,6 +50,7 @@ COMMANDS = (
     Entry("report", "Show the verdict of a run: findings, evidence, cost."),
     Entry("status", "Show how far a run is: rank, step, rate, loss, level, last finding."),
     Entry("control", "Change level and flags of a live run, on all ranks at one step."),
+    Entry("view", "Show runs in the browser, and serve them as an HTTP API on 127.0.0.1."),
     Entry("stacks", "Print all ranks' Python stacks as one tree: now, or at the last hang."),
     Entry("filter-logs", "Print log lines by flag, rank, level, step and time; whole records."),
     Entry("inspect-pages", "Open captured tensors: list, show, compare, export, repair."),

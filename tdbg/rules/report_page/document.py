@@ -45,7 +45,7 @@ class FindingData(TypedDict):
 def write_page(file: IO[bytes], run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> None:
     """Write the page of a run. notes: what people kept with it. Raises TdbgError without plotly, OSError."""
     title = f"{format_short(run.path.resolve().name, 100)} - tdbg report"
-    write_graphs(file, PACKAGE, title, to_json_value(describe_run(run, verdict, notes)), shared=("charts",))
+    write_graphs(file, PACKAGE, title, to_json_value(describe_run(run, verdict, notes)), shared=("charts", "report"))
 
 
 def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
