@@ -51,7 +51,9 @@ def view_runs(args: ViewArgs) -> int:
     address = f"http://{LOOPBACK}:{port}{page}#token={sessions.token}"
     print_lines([address])
     if "SSH_CONNECTION" in os.environ:
-        print_messages(f"from your own machine first: ssh -N -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{host_name()}")
+        print_messages(
+            f"from your own machine first: ssh -N -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{host_name()}"
+        )
     print_messages("Ctrl-C ends it")
     if args.open:
         webbrowser.open(address)

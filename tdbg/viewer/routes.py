@@ -13,7 +13,6 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from tdbg.viewer.run_library import RunLibrary
 from tdbg.version import __version__
 
 API = "/api/v1"

@@ -41,7 +41,9 @@ class TokenBody(msgspec.Struct):
 
 def build_app(library: RunLibrary, sessions: Sessions, *, control: bool) -> AccessControl:
     """The application. control: routes that act on a run are there."""
-    addresses = [Address(one.path, _make_endpoint(library, one), methods=[one.method]) for one in list_routes(changes=control)]
+    addresses = [
+        Address(one.path, _make_endpoint(library, one), methods=[one.method]) for one in list_routes(changes=control)
+    ]
 
     async def send_openapi(request: Request) -> Response:
         return _send_json(build_openapi(changes=control))
@@ -65,7 +67,9 @@ def build_app(library: RunLibrary, sessions: Sessions, *, control: bool) -> Acce
         Address("/runs/{run}", send_page),
         Address("/runs/{run}/{page}", send_page),
     ]
-    app = Starlette(routes=addresses, exception_handlers={HTTPException: _answer_http_error, Exception: _answer_failure})
+    app = Starlette(
+        routes=addresses, exception_handlers={HTTPException: _answer_http_error, Exception: _answer_failure}
+    )
     return AccessControl(app, sessions)
 
 
@@ -120,7 +124,9 @@ def _send_json(value: object) -> Response:
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return refuse(status, {404: "there is nothing at this address", 405: "not with this method"}.get(status, "refused"), "")
+    return refuse(
+        status, {404: "there is nothing at this address", 405: "not with this method"}.get(status, "refused"), ""
+    )
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
@@ -156,7 +162,8 @@ def _build_plotly_script() -> bytes:
     """Plotly, with the elements before it that keep it from adding styles that the policy refuses."""
     script = load_plotly_script()
     guards = "".join(
-        f'document.head.appendChild(document.createElement("template")).id="{name}";' for name in find_styled_ids(script)
+        f'document.head.appendChild(document.createElement("template")).id="{name}";'
+        for name in find_styled_ids(script)
     )
     return (guards + script).encode()
 
@@ -170,7 +177,9 @@ def bind_socket(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         found.close()
         why = error.strerror if isinstance(error, OSError) else error
-        raise TdbgError(f"cannot listen on {LOOPBACK}:{port}: {why}", "choose another --port; 0 takes a free one") from None
+        raise TdbgError(
+            f"cannot listen on {LOOPBACK}:{port}: {why}", "choose another --port; 0 takes a free one"
+        ) from None
     return found
 
 
