@@ -39,6 +39,7 @@ class Route:
     body: type[msgspec.Struct] | None
     answer: Any
     changes: bool
+    streams: bool
 
     @property
     def parameters(self) -> list[str]:
@@ -58,8 +59,10 @@ def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler
     def add_route(handler: Handler) -> Handler:
         hints = get_type_hints(handler)
         summary = (inspect.getdoc(handler) or "").partition("\n")[0]
+        streams = inspect.isasyncgenfunction(handler)
+        answer = str if streams else hints["return"]
         _routes.append(
-            Route(method, path, summary, handler, hints.get("query"), hints.get("body"), hints["return"], changes)
+            Route(method, path, summary, handler, hints.get("query"), hints.get("body"), answer, changes, streams)
         )
         return handler
 
@@ -104,7 +107,9 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The answer.",
-                "content": {"application/json": {"schema": schema_of[repr(one.answer)]}},
+                "content": {
+                    "text/event-stream" if one.streams else "application/json": {"schema": schema_of[repr(one.answer)]}
+                },
             },
             "400": {"description": "A parameter is wrong.", "content": problem},
             "401": {"description": "The session is missing or not known.", "content": problem},

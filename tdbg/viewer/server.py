@@ -4,7 +4,7 @@ import asyncio
 import functools
 import hashlib
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from importlib import resources
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Address
 
 from tdbg.core.errors import TdbgError
@@ -29,7 +29,10 @@ MAX_BODY_BYTES = 64 << 10
 MAX_CONNECTIONS = 256
 KINDS = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8", "svg": "image/svg+xml"}
 # Files of the pages by the name under /assets: where each lies.
-SHARED = dict.fromkeys(("charts.css", "charts.js", "report.css", "report.js"), "tdbg.core")
+SHARED = {
+    **dict.fromkeys(("charts.css", "charts.js", "report.css", "report.js"), "tdbg.core"),
+    "tensor.js": "tdbg.pages",
+}
 PLOTLY = "plotly.js"
 
 
@@ -82,9 +85,23 @@ def _make_endpoint(library: RunLibrary, one: Route) -> Callable[[Request], Any]:
             raise TdbgError("this address takes no parameters", "leave out what stands behind the ?")
         if one.body is not None:
             given["body"] = msgspec.json.decode(await _read_body(request), type=one.body)
+        if one.streams:
+            return await _start_stream(one.handler(library, **given))
         return _send_json(await run_in_threadpool(one.handler, library, **given))
 
     return _guard_endpoint(answer)
+
+
+async def _start_stream(events: AsyncIterator[bytes]) -> Response:
+    """A stream whose first event is there: what is wrong before that is an answer of its own."""
+    first = await anext(events)
+
+    async def send_all() -> AsyncIterator[bytes]:
+        yield first
+        async for event in events:
+            yield event
+
+    return StreamingResponse(send_all(), media_type="text/event-stream")
 
 
 def _guard_endpoint(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:

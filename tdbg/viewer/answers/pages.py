@@ -5,14 +5,18 @@ from typing import Any
 import msgspec
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import to_json_value
+from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Listing
 from tdbg.pages.read.page_set import PageSet
+from tdbg.pages.render.preview import wanted_bytes
+from tdbg.pages.render.tensor_picture import describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
 from tdbg.pages.selection.locations import Selected, select_datapoints
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import RunLibrary, UnknownRunError
 
-MAX_DATAPOINTS = 500
+PICTURE_BYTES = 1 << 20
 
 
 class PagesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -32,6 +36,14 @@ class TensorQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     path: str = ""
     nth: int = 0
     slice: str = ""
+
+
+class PictureQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which tensor is drawn."""
+
+    key: str
+    path: str
+    nth: int = 0
 
 
 class NothingCapturedError(UnknownRunError):
@@ -61,10 +73,28 @@ def show_datapoint(library: RunLibrary, run: str, query: TensorQuery) -> dict[st
         datapoint = found[query.nth]
         if not query.path:
             return describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
-        tensor = datapoint.tensors.get(query.path)
-        if tensor is None:
-            raise NothingCapturedError("this datapoint has no such tensor", "leave out path: all are listed")
-        return describe_tensor(tensor, query.slice)
+        return describe_tensor(_find_tensor(datapoint, query.path), query.slice)
+
+
+@route("GET", f"{API}/runs/{{run}}/pages/picture")
+def draw_tensor(library: RunLibrary, run: str, query: PictureQuery) -> dict[str, Any]:
+    """One tensor as the pages draw it: figures, histogram, and a preview that is reduced where it is large."""
+    with _open_pages(library, run) as pages:
+        found = pages.find(query.key)
+        if not 0 <= query.nth < len(found):
+            raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
+        tensor = _find_tensor(found[query.nth], query.path)
+        picture: dict[str, Any] = to_json_value(
+            describe_tensor_picture(tensor, min(wanted_bytes(tensor), PICTURE_BYTES))
+        )
+        return picture
+
+
+def _find_tensor(datapoint: Datapoint, path: str) -> Tensor:
+    tensor = datapoint.tensors.get(path)
+    if tensor is None:
+        raise NothingCapturedError("this datapoint has no such tensor", "leave out path: all are listed")
+    return tensor
 
 
 def _open_pages(library: RunLibrary, run: str) -> PageSet:

@@ -18,7 +18,7 @@ from tdbg.viewer.run_library import RunLibrary
 MAX_KEPT = 16  # answers of runs
 
 _lock = threading.Lock()
-_kept: OrderedDict[tuple[str, str], tuple[object, Any]] = OrderedDict()
+_kept: OrderedDict[tuple[str, str], tuple[object, dict[str, Any]]] = OrderedDict()
 
 
 @route("GET", f"{API}/runs/{{run}}/report")
@@ -38,14 +38,14 @@ def judge(run: RunDir) -> Verdict:
     return load_verdict(run) or metrics_findings.add_metrics_findings(judge_run(run), run)
 
 
-def _answer_once(what: str, run: RunDir, make: Callable[[RunDir], object]) -> Any:
+def _answer_once(what: str, run: RunDir, make: Callable[[RunDir], object]) -> dict[str, Any]:
     """The answer, made anew only if the files have changed since."""
     key, stamp = (what, str(run.path)), _stamp(run)
     with _lock:
         if key in _kept and _kept[key][0] == stamp:
             _kept.move_to_end(key)
             return _kept[key][1]
-        found = to_json_value(make(run))
+        found: dict[str, Any] = to_json_value(make(run))
         _kept[key] = (stamp, found)
         while len(_kept) > MAX_KEPT:
             _kept.popitem(last=False)

@@ -1,11 +1,19 @@
 // The pages of tdbg: a session, requests with it, and the page that the address names.
 import {showRuns} from "./runs.js";
+import {showLogs} from "./logs.js";
+import {showMetrics} from "./metrics.js";
 import {showOverview} from "./overview.js";
+import {showRaw} from "./raw.js";
+import {showTensors} from "./tensors.js";
+import {showTraces} from "./traces.js";
 
 const API = "/api/v1";
 const KEPT = "tdbg-session";
 // Name in the address, title, what fills it. Each takes {root, run, ask, state, live} and may return {refresh, close}.
-const PAGES = [["overview", "Overview", showOverview]];
+const PAGES = [
+  ["overview", "Overview", showOverview], ["tensors", "Tensors", showTensors], ["logs", "Logs", showLogs],
+  ["metrics", "Metrics", showMetrics], ["traces", "Traces", showTraces], ["raw", "Raw", showRaw],
+];
 
 const content = document.getElementById("content"), nav = document.getElementById("nav");
 let session = sessionStorage.getItem(KEPT), shown = null, number = 0;
