@@ -12,7 +12,7 @@ export async function showTraces({root, base, ask}) {
     const parts = Object.entries(trace.parts || {});
     if (parts.length) fillRows(appendElement("div", undefined, section, "scroll"), ["part of a step", "share %"], parts.map(([name, share]) => [name, 100 * share]));
     appendElement("h3", "Steps", section);
-    fillRows(appendElement("div", undefined, section, "scroll"), ["step", "ms"], trace.steps.map(step => [step.number, milliseconds(step.length ?? step.duration ?? null)]));
+    fillRows(appendElement("div", undefined, section, "scroll"), ["step", "ms"], trace.steps.map(step => [step.number, milliseconds(step.end - step.start)]));
     appendElement("h3", "Operators", section);
     fillRows(appendElement("div", undefined, section, "scroll"), ["operator", "calls", "own ms", "total ms"],
       trace.operators.slice(0, TOP).map(one => [one.name, one.calls, milliseconds(one.own), milliseconds(one.total)]));
