@@ -1,10 +1,10 @@
 """The runs that are served: one, or those of a folder. Nothing outside of them is reachable by any name."""
 
-import os
 from pathlib import Path
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RUNS, STATE_FILE, RunDir
+from tdbg.launch.run_list import list_run_paths
 
 
 class UnknownRunError(TdbgError):
@@ -34,17 +34,7 @@ class RunLibrary:
         """Names of the runs, the newest first."""
         if self.only is not None:
             return [self.only.path.name]
-        found = []
-        try:
-            with os.scandir(self.folder) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        state = os.path.join(entry.path, STATE_FILE)
-                        if os.path.isfile(state) and not os.path.islink(state):
-                            found.append((os.stat(state).st_mtime, entry.name))
-        except OSError:
-            return []
-        return [name for _, name in sorted(found, reverse=True)]
+        return [path.name for path in list_run_paths(self.folder)]
 
     def open_run(self, name: str) -> RunDir:
         """The run of that name; UnknownRunError if none of those served has it."""

@@ -98,7 +98,9 @@ def test_no_name_leads_out_of_the_folder(client: Client, name: str) -> None:
     assert answer.status_code == 404 and "root:" not in answer.text
 
 
-@pytest.mark.parametrize("name", ["..%2f..%2fserver.py", "%2e%2e%2fserver.py", "../server.py", "none.js", "__init__.py"])
+@pytest.mark.parametrize(
+    "name", ["..%2f..%2fserver.py", "%2e%2e%2fserver.py", "../server.py", "none.js", "__init__.py"]
+)
 def test_assets_are_the_files_of_the_pages_alone(client: Client, name: str) -> None:
     assert client.get(f"/assets/{name}").status_code == 404
 

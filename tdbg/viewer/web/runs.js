@@ -16,7 +16,7 @@ export async function showRuns({root, ask, showState, link, addressOf}) {
     const row = appendElement("tr", undefined, body);
     appendElement("td", undefined, row).append(link(addressOf(run.name, "overview"), run.name));
     appendElement("td", run.state, row);
-    appendElement("td", run.headline || (run.state === "running" ? "not yet" : "none was drawn"), row, run.severity || "");
+    appendElement("td", run.title ? cutText(run.title, 120) + (run.codes.length > 1 ? ` (+${run.codes.length - 1})` : "") : run.severity ? "nothing found" : run.state === "running" ? "not yet" : "none was drawn", row, run.severity || "");
     appendElement("td", formatDuration(run.duration_s), row, "number");
     appendElement("td", formatNumber(run.steps), row, "number");
     appendElement("td", formatNumber(run.loss), row, "number");
