@@ -20,6 +20,7 @@ from tdbg.rules._order import order_findings
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
 from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare
+from tdbg.rules.debug_summary import summarize_training
 from tdbg.rules.preflight_lines import list_trials
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, merge_profiles
@@ -167,6 +168,7 @@ class RuleEngine:
             injections=view.injections.list_rows(),
             observations_by_flag=_count_observations_by_flag(view),
             triggers=_build_trigger_rows(view),
+            training=summarize_training([found.counts for found in view.list_rank_processes()]),
             notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run), *_describe_sinks(self.run)],
             files=_list_files(self.run),
             trouble=self.trouble,

@@ -24,13 +24,18 @@ _kept: OrderedDict[tuple[str, str], tuple[object, dict[str, Any]]] = OrderedDict
 @route("GET", f"{API}/runs/{{run}}/report")
 def show_report(library: RunLibrary, run: str) -> dict[str, Any]:
     """The verdict, as `tdbg report --json`."""
-    return _answer_once("report", library.open_run(run), lambda found: judge(found).as_dict())
+    return draw_verdict(library.open_run(run))
 
 
 @route("GET", f"{API}/runs/{{run}}/overview")
 def show_overview(library: RunLibrary, run: str) -> dict[str, Any]:
     """The verdict in words, curves, lanes and tables, as `tdbg report --html` shows them."""
     return _answer_once("overview", library.open_run(run), lambda found: describe_run(found, judge(found)))
+
+
+def draw_verdict(run: RunDir) -> dict[str, Any]:
+    """The verdict as plain data; drawn anew only if the run has gone on."""
+    return _answer_once("report", run, lambda found: judge(found).as_dict())
 
 
 def judge(run: RunDir) -> Verdict:

@@ -1,0 +1,28 @@
+"""Summaries of a run under the addresses that monitoring asks for."""
+
+import msgspec
+
+from tdbg.rules.debug_summary import DebugSummary, TrainingSummary
+from tdbg.viewer.answers.report import draw_verdict
+from tdbg.viewer.routes import route
+from tdbg.viewer.run_library import RunLibrary
+
+
+class WhichRun(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The run; the newest if it is left out."""
+
+    run: str = ""
+
+
+@route("GET", "/debug/summary")
+def summarize_run(library: RunLibrary, query: WhichRun) -> DebugSummary:
+    """The anomalies of the training, of diffusion and of everything else, as numbers."""
+    found: DebugSummary = draw_verdict(library.open_newest(query.run))["debug_summary"]
+    return found
+
+
+@route("GET", "/debug/training/summary")
+def summarize_training(library: RunLibrary, query: WhichRun) -> TrainingSummary:
+    """Steps with an anomaly, by kind, and their rates."""
+    found: TrainingSummary = draw_verdict(library.open_newest(query.run))["training_summary"]
+    return found
