@@ -20,6 +20,7 @@ from starlette.routing import Route as Address
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import describe_error
 from tdbg.core.webpage import find_styled_ids, load_plotly_script
+from tdbg.version import __version__
 from tdbg.viewer.access import SESSION_PATH, AccessControl, Sessions, refuse
 from tdbg.viewer.routes import API, Route, build_openapi, list_routes
 from tdbg.viewer.run_library import RunLibrary, UnknownRunError
@@ -51,6 +52,9 @@ def build_app(library: RunLibrary, sessions: Sessions, *, control: bool) -> Acce
     async def send_openapi(request: Request) -> Response:
         return _send_json(build_openapi(changes=control))
 
+    async def send_about(request: Request) -> Response:
+        return _send_json({"version": __version__, "control": control})
+
     async def open_session(request: Request) -> Response:
         found = msgspec.json.decode(await _read_body(request), type=TokenBody)
         session = sessions.open_session(found.token)
@@ -63,6 +67,7 @@ def build_app(library: RunLibrary, sessions: Sessions, *, control: bool) -> Acce
 
     addresses += [
         Address(f"{API}/openapi.json", send_openapi),
+        Address(f"{API}/server", send_about),
         Address(SESSION_PATH, _guard_endpoint(open_session), methods=["POST"]),
         Address("/assets/{name}", _send_asset),
         Address("/", send_page),

@@ -1,8 +1,10 @@
 // The pages of tdbg: a session, requests with it, and the page that the address names.
 import {showRuns} from "./runs.js";
+import {showFlags} from "./flags.js";
 import {showLogs} from "./logs.js";
 import {showMetrics} from "./metrics.js";
 import {showOverview} from "./overview.js";
+import {showRanks} from "./ranks.js";
 import {showRaw} from "./raw.js";
 import {showTensors} from "./tensors.js";
 import {showTraces} from "./traces.js";
@@ -11,12 +13,12 @@ const API = "/api/v1";
 const KEPT = "tdbg-session";
 // Name in the address, title, what fills it. Each takes {root, run, ask, state, live} and may return {refresh, close}.
 const PAGES = [
-  ["overview", "Overview", showOverview], ["tensors", "Tensors", showTensors], ["logs", "Logs", showLogs],
-  ["metrics", "Metrics", showMetrics], ["traces", "Traces", showTraces], ["raw", "Raw", showRaw],
+  ["overview", "Overview", showOverview], ["ranks", "Ranks", showRanks], ["tensors", "Tensors", showTensors], ["logs", "Logs", showLogs],
+  ["metrics", "Metrics", showMetrics], ["traces", "Traces", showTraces], ["flags", "Flags", showFlags], ["raw", "Raw", showRaw],
 ];
 
 const content = document.getElementById("content"), nav = document.getElementById("nav");
-let session = sessionStorage.getItem(KEPT), shown = null, number = 0;
+let session = sessionStorage.getItem(KEPT), canControl = false, shown = null, number = 0;
 
 class Refused extends Error {
   constructor(status, problem) {
@@ -38,17 +40,46 @@ async function openSession() {
 
 const headers = () => ({authorization: "Bearer " + session});
 
-async function ask(path, query, signal) {
+function ask(path, query, signal) {
   const words = query ? "?" + new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value !== undefined)) : "";
+  return request(path + words, {signal});
+}
+
+const send = (path, body) => request(path, {method: "POST", body: JSON.stringify(body)});
+
+async function request(path, about) {
   let answer;
   try {
-    answer = await fetch(API + path + words, {headers: headers(), signal});
+    answer = await fetch(API + path, {headers: headers(), ...about});
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, {error: "the server does not answer", try_next: "is `tdbg view` still running?"});
   }
   if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
   return answer.json();
+}
+
+// Server-sent events, read by fetch: an EventSource could not send the session in a header.
+async function listen(path, handlers, signal) {
+  try {
+    const answer = await fetch(API + path, {headers: headers(), signal});
+    if (!answer.ok) return;
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const {value, done} = await reader.read();
+      if (done) return;
+      text += value;
+      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+        const lines = text.slice(0, end).split("\n");
+        text = text.slice(end + 2);
+        const name = lines.find(line => line.startsWith("event: ")), data = lines.find(line => line.startsWith("data: "));
+        if (name && data && handlers[name.slice(7)]) handlers[name.slice(7)](JSON.parse(data.slice(6)));
+      }
+    }
+  } catch (error) {
+    if (error.name !== "AbortError" && handlers.lost) handlers.lost();
+  }
 }
 
 function showState(root, text, isBad) {
@@ -97,7 +128,7 @@ async function showPage() {
   document.title = where.run ? `${where.run}: ${entry ? entry[1] : "?"} - tdbg` : "Runs - tdbg";
   showState(content, "Loading ...");
   const stop = new AbortController();
-  const given = {root: content, run: where.run, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), showState, link, addressOf, open: openAddress};
+  const given = {root: content, run: where.run, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
   shown = {close: () => stop.abort()};
   try {
     if (where.run && !entry) return showState(content, "There is no such page.", true);
@@ -127,7 +158,7 @@ addEventListener("click", event => {
 
 try {
   await openSession();
-  if (session) await showPage();
+  if (session) canControl = (await request("/server", {})).control, await showPage();
   else fillNav(readAddress()), showState(content, "This page has no session: open the address that `tdbg view` printed.", true);
 } catch (error) {
   showState(content, error.message + (error.tryNext ? ": " + error.tryNext : ""), true);

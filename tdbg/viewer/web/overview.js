@@ -1,5 +1,6 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
 let plotly = null;
+const EVERY_MS = 15000;  // between drawings of a run that goes on
 
 // Plotly is large: text stands on the page before it is there.
 export function loadPlotly() {
@@ -12,9 +13,23 @@ export function loadPlotly() {
   return plotly;
 }
 
-export async function showOverview({root, base, ask}) {
-  const [data] = await Promise.all([ask(base + "/overview"), loadPlotly()]);
-  root.replaceChildren();
-  const report = buildReport(root, data);
-  return {refresh: report.redraw};
+export async function showOverview({root, base, ask, listen}) {
+  const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status"), loadPlotly()]);
+  draw(data);
+  if (status.state !== "running") return;
+  let known = JSON.stringify(status.last_finding), drawnAt = Date.now();
+  async function update(now) {  // at once at a new finding, else now and then
+    const isNew = JSON.stringify(now.last_finding) !== known;
+    if (!isNew && now.state === "running" && Date.now() - drawnAt < EVERY_MS) return;
+    known = JSON.stringify(now.last_finding), drawnAt = Date.now();
+    draw(await ask(base + "/overview"));
+  }
+  listen(base + "/events", {status: now => update(now).catch(() => {})});
+
+  function draw(found) {
+    const top = scrollY;
+    root.replaceChildren();
+    buildReport(root, found);
+    scrollTo(0, top);
+  }
 }
