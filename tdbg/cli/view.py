@@ -14,6 +14,7 @@ HELP = """Show runs in the browser, and serve them as an HTTP API on 127.0.0.1.
 OPTIONS: Options = {
     "port": Option(("--port",), "PORT", "The port to listen on; 0: any free one.", least=0),
     "open": Option(("--open",), "", "Open the address in a browser."),
+    "routes": Option(("--routes",), "", "Print the addresses of the HTTP API, and end."),
     "control": Option(("--control",), "", "Allow the pages to change level and flags of a live run."),
 }
 ARGUMENT = Argument("RUN", "A run, a folder of runs, or nothing for ./tdbg_runs.", field="run", many=False)
@@ -25,6 +26,7 @@ class ViewArgs(Args):
     run: str | None = None
     port: int = 0
     open: bool = False
+    routes: bool = False
     control: bool = False
 
 
@@ -37,13 +39,18 @@ def view_runs(args: ViewArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.host import host_name
     from tdbg.core.output import print_lines, print_messages
+    from tdbg.core.tables import print_table
 
     try:
-        from tdbg.viewer.access import Sessions
-        from tdbg.viewer.run_library import RunLibrary
+        from tdbg.viewer.routes import list_routes
+        from tdbg.viewer.run_library import RunLibrary, Served
         from tdbg.viewer.server import LOOPBACK, bind_socket, build_app, serve
+        from tdbg.viewer.sessions import Sessions
     except ModuleNotFoundError as error:
         raise TdbgError(f"tdbg view needs {error.name}", "install the extra: pip install 'tdbg[view]'") from None
+    if args.routes:
+        print_table(("method", "address", "answer"), [(one.method, one.path, one.summary) for one in list_routes()])
+        return 0
     sessions, library = Sessions(), RunLibrary(args.run)
     listener = bind_socket(args.port)
     port = listener.getsockname()[1]
@@ -57,7 +64,7 @@ def view_runs(args: ViewArgs) -> int:
     print_messages("Ctrl-C ends it")
     if args.open:
         webbrowser.open(address)
-    serve(build_app(library, sessions, control=args.control), listener)
+    serve(build_app(Served(library, sessions, args.control)), listener)
     return 0
 
 

@@ -5,17 +5,14 @@ session, keeps that, and sends it in a header: another page can neither read nor
 misused. ``Host`` must be a name of this machine (a forwarded port has one too), so that no other name leads here.
 """
 
-import hmac
-import secrets
-
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tdbg.viewer.sessions import SESSION_PATH, Sessions
+
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
-MAX_SESSIONS = 1_000
 PROTECTED = ("/api/", "/debug/")
-SESSION_PATH = "/api/v1/session"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=';"
     " img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -29,30 +26,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-
-
-class Sessions:
-    """The token of this server, and the sessions that were given for it."""
-
-    def __init__(self) -> None:
-        self.token = secrets.token_urlsafe(24)
-        self._sessions: dict[str, None] = {}
-
-    def open_session(self, token: str) -> str | None:
-        """A new session; None for a wrong token."""
-        if not hmac.compare_digest(token.encode(), self.token.encode()):
-            return None
-        session = secrets.token_urlsafe(24)
-        self._sessions[session] = None
-        while len(self._sessions) > MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
-        return session
-
-    def is_known(self, authorization: str) -> bool:
-        """True for ``Bearer SESSION`` of a session that was given."""
-        scheme, _, session = authorization.partition(" ")
-        found = [hmac.compare_digest(session.encode(), known.encode()) for known in tuple(self._sessions)]
-        return scheme.lower() == "bearer" and any(found)
 
 
 class AccessControl:

@@ -1,10 +1,21 @@
 """The runs that are served: one, or those of a folder. Nothing outside of them is reachable by any name."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RUNS, STATE_FILE, RunDir
 from tdbg.launch.run_list import list_run_paths
+from tdbg.viewer.sessions import Sessions
+
+
+@dataclass(slots=True)
+class Served:
+    """What the handlers of routes are given. control: they may act on a run."""
+
+    runs: "RunLibrary"
+    sessions: Sessions
+    control: bool = False
 
 
 class UnknownRunError(TdbgError):

@@ -20,10 +20,10 @@ from starlette.routing import Route as Address
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import describe_error
 from tdbg.core.webpage import find_styled_ids, load_plotly_script
-from tdbg.version import __version__
-from tdbg.viewer.access import SESSION_PATH, AccessControl, Sessions, refuse
+from tdbg.viewer.access import AccessControl, refuse
+from tdbg.viewer.answers.server import WrongTokenError
 from tdbg.viewer.routes import API, Route, build_openapi, list_routes
-from tdbg.viewer.run_library import RunLibrary, UnknownRunError
+from tdbg.viewer.run_library import Served, UnknownRunError
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 64 << 10
@@ -37,38 +37,21 @@ SHARED = {
 PLOTLY = "plotly.js"
 
 
-class TokenBody(msgspec.Struct):
-    """The token of the printed address."""
-
-    token: str
-
-
-def build_app(library: RunLibrary, sessions: Sessions, *, control: bool) -> AccessControl:
-    """The application. control: routes that act on a run are there."""
+def build_app(served: Served) -> AccessControl:
+    """The application. Routes that act on a run are there with ``served.control``."""
+    control = served.control
     addresses = [
-        Address(one.path, _make_endpoint(library, one), methods=[one.method]) for one in list_routes(changes=control)
+        Address(one.path, _make_endpoint(served, one), methods=[one.method]) for one in list_routes(changes=control)
     ]
 
     async def send_openapi(request: Request) -> Response:
         return _send_json(build_openapi(changes=control))
-
-    async def send_about(request: Request) -> Response:
-        return _send_json({"version": __version__, "control": control})
-
-    async def open_session(request: Request) -> Response:
-        found = msgspec.json.decode(await _read_body(request), type=TokenBody)
-        session = sessions.open_session(found.token)
-        if session is None:
-            return refuse(401, "the token is wrong", "open the address that `tdbg view` printed last")
-        return _send_json({"session": session})
 
     async def send_page(request: Request) -> Response:
         return Response(_read_web_file("index.html"), media_type=KINDS["html"])
 
     addresses += [
         Address(f"{API}/openapi.json", send_openapi),
-        Address(f"{API}/server", send_about),
-        Address(SESSION_PATH, _guard_endpoint(open_session), methods=["POST"]),
         Address("/assets/{name}", _send_asset),
         Address("/", send_page),
         Address("/runs", send_page),
@@ -78,10 +61,10 @@ def build_app(library: RunLibrary, sessions: Sessions, *, control: bool) -> Acce
     app = Starlette(
         routes=addresses, exception_handlers={HTTPException: _answer_http_error, Exception: _answer_failure}
     )
-    return AccessControl(app, sessions)
+    return AccessControl(app, served.sessions)
 
 
-def _make_endpoint(library: RunLibrary, one: Route) -> Callable[[Request], Any]:
+def _make_endpoint(served: Served, one: Route) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         given: dict[str, Any] = {name: request.path_params[name] for name in one.parameters}
         if one.query is not None:
@@ -91,8 +74,8 @@ def _make_endpoint(library: RunLibrary, one: Route) -> Callable[[Request], Any]:
         if one.body is not None:
             given["body"] = msgspec.json.decode(await _read_body(request), type=one.body)
         if one.streams:
-            return await _start_stream(one.handler(library, **given))
-        return _send_json(await run_in_threadpool(one.handler, library, **given))
+            return await _start_stream(one.handler(served, **given))
+        return _send_json(await run_in_threadpool(one.handler, served, **given))
 
     return _guard_endpoint(answer)
 
@@ -114,6 +97,8 @@ def _guard_endpoint(answer: Callable[[Request], Any]) -> Callable[[Request], Any
         try:
             found: Response = await answer(request)
             return found
+        except WrongTokenError as error:
+            return refuse(401, str(error), error.hint)
         except UnknownRunError as error:
             return refuse(404, str(error), error.hint)
         except TdbgError as error:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tdbg.viewer.access import Sessions
-from tdbg.viewer.run_library import RunLibrary
+from tdbg.viewer.run_library import RunLibrary, Served
 from tdbg.viewer.server import build_app
+from tdbg.viewer.sessions import Sessions
 
 RECORDED = Path(__file__).parents[1] / "contract" / "runs"
 NAMES = sorted(path.name.removesuffix(".tar.gz") for path in RECORDED.glob("*.tar.gz"))
@@ -38,7 +38,7 @@ class Client:
 
     def __init__(self, where: Path, *, control: bool = False) -> None:
         self.sessions = Sessions()
-        app = build_app(RunLibrary(str(where)), self.sessions, control=control)
+        app = build_app(Served(RunLibrary(str(where)), self.sessions, control))
         self.http = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
         session = self.sessions.open_session(self.sessions.token)
         self.headers = {"authorization": f"Bearer {session}"}

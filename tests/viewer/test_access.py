@@ -118,4 +118,7 @@ def test_a_link_in_the_folder_is_no_run(runs_folder, tmp_path) -> None:
 
 def test_nothing_acts_without_control(client: Client) -> None:
     described = client.ask("/openapi.json")
-    assert {method for path in described["paths"].values() for method in path} == {"get"}
+    acting = {path for path, methods in described["paths"].items() if "post" in methods}
+    assert acting == {"/api/v1/session"}
+    for path in ("/debug/level/basic", "/debug/clear", "/api/v1/runs/single/flags"):
+        assert client.http.post(path, headers=client.headers, json={}).status_code in (404, 405), path

@@ -13,7 +13,7 @@ from tdbg.launch.live import read_snapshot
 from tdbg.viewer.answers.debug import WhichRun
 from tdbg.viewer.answers.report import draw_verdict
 from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import RunLibrary
+from tdbg.viewer.run_library import Served
 
 
 class FlagState(msgspec.Struct, kw_only=True):
@@ -43,9 +43,9 @@ class Change(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @route("GET", f"{API}/runs/{{run}}/flags")
-def show_flags(library: RunLibrary, run: str) -> FlagStates:
+def show_flags(served: Served, run: str) -> FlagStates:
     """The level and each debug flag: whether it is on, and how often its probe observed something."""
-    found = library.open_run(run)
+    found = served.runs.open_run(run)
     snapshot = read_snapshot(found)
     rank = snapshot.ranks[0] if snapshot.ranks else None
     settings = snapshot.settings
@@ -68,28 +68,28 @@ def show_flags(library: RunLibrary, run: str) -> FlagStates:
 
 
 @route("POST", f"{API}/runs/{{run}}/flags", changes=True)
-def change_flags(library: RunLibrary, run: str, body: Change) -> dict[str, Any]:
+def change_flags(served: Served, run: str, body: Change) -> dict[str, Any]:
     """Change level and flags of a live run, as `tdbg control`; the answer does not wait for the ranks."""
-    found = library.open_run(run)
+    found = served.runs.open_run(run)
     known = tuple(read_snapshot(found).settings.flags)
     flags = read_flags([f"{name}={'true' if value else 'false'}" for name, value in body.flags.items()], known)
     level = str(check_setting("level", body.level)) if body.level else ""
-    return _send(library, run, Request(number=0, level=level, flags=flags, for_steps=max(body.for_steps, 0)))
+    return _send(served, run, Request(number=0, level=level, flags=flags, for_steps=max(body.for_steps, 0)))
 
 
 @route("POST", "/debug/level/{level}", changes=True)
-def change_level(library: RunLibrary, level: str, query: WhichRun) -> dict[str, Any]:
+def change_level(served: Served, level: str, query: WhichRun) -> dict[str, Any]:
     """Change the level of a live run: off, basic, advanced or extreme."""
     wanted = str(check_setting("level", level))
-    return _send(library, library.open_newest(query.run).path.name, Request(number=0, level=wanted))
+    return _send(served, served.runs.open_newest(query.run).path.name, Request(number=0, level=wanted))
 
 
 @route("POST", "/debug/clear", changes=True)
-def clear_history(library: RunLibrary, query: WhichRun) -> dict[str, Any]:
+def clear_history(served: Served, query: WhichRun) -> dict[str, Any]:
     """Clear the last steps that each rank of a live run keeps for reports."""
-    return _send(library, library.open_newest(query.run).path.name, Request(number=0, clear_history=True))
+    return _send(served, served.runs.open_newest(query.run).path.name, Request(number=0, clear_history=True))
 
 
-def _send(library: RunLibrary, run: str, wish: Request) -> dict[str, Any]:
-    found: dict[str, Any] = to_json_value(send_request(library.open_run(run), wish, wait_s=0).as_dict())
+def _send(served: Served, run: str, wish: Request) -> dict[str, Any]:
+    found: dict[str, Any] = to_json_value(send_request(served.runs.open_run(run), wish, wait_s=0).as_dict())
     return found

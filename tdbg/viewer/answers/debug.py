@@ -5,7 +5,7 @@ import msgspec
 from tdbg.rules.debug_summary import DebugSummary, TrainingSummary
 from tdbg.viewer.answers.report import draw_verdict
 from tdbg.viewer.routes import route
-from tdbg.viewer.run_library import RunLibrary
+from tdbg.viewer.run_library import Served
 
 
 class WhichRun(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -15,14 +15,14 @@ class WhichRun(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @route("GET", "/debug/summary")
-def summarize_run(library: RunLibrary, query: WhichRun) -> DebugSummary:
+def summarize_run(served: Served, query: WhichRun) -> DebugSummary:
     """The anomalies of the training, of diffusion and of everything else, as numbers."""
-    found: DebugSummary = draw_verdict(library.open_newest(query.run))["debug_summary"]
+    found: DebugSummary = draw_verdict(served.runs.open_newest(query.run))["debug_summary"]
     return found
 
 
 @route("GET", "/debug/training/summary")
-def summarize_training(library: RunLibrary, query: WhichRun) -> TrainingSummary:
+def summarize_training(served: Served, query: WhichRun) -> TrainingSummary:
     """Steps with an anomaly, by kind, and their rates."""
-    found: TrainingSummary = draw_verdict(library.open_newest(query.run))["training_summary"]
+    found: TrainingSummary = draw_verdict(served.runs.open_newest(query.run))["training_summary"]
     return found

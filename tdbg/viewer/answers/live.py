@@ -10,16 +10,16 @@ from starlette.concurrency import run_in_threadpool
 from tdbg.core.tables import to_json_value
 from tdbg.launch.live import read_snapshot
 from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import RunLibrary
+from tdbg.viewer.run_library import Served
 
 EVERY_S = 2.0
 QUIET_S = 15.0  # a comment after so long shows that the server lives
 
 
 @route("GET", f"{API}/runs/{{run}}/events")
-async def stream_status(library: RunLibrary, run: str) -> AsyncIterator[bytes]:
+async def stream_status(served: Served, run: str) -> AsyncIterator[bytes]:
     """The status whenever it changes, as server-sent events, until the run ends."""
-    found = library.open_run(run)
+    found = served.runs.open_run(run)
     before, silent_s = b"", 0.0
     while True:
         status: dict[str, Any] = to_json_value((await run_in_threadpool(read_snapshot, found)).as_dict())

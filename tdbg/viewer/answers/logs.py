@@ -8,7 +8,7 @@ from tdbg.logs.filter_args import FilterArgs, validate_args
 from tdbg.logs.log_window import parse_place, read_window
 from tdbg.logs.run_filter import Job
 from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import RunLibrary
+from tdbg.viewer.run_library import Served
 
 MAX_RECORDS = 1_000
 MAX_BYTES = 64 << 20  # looked at for one answer
@@ -37,10 +37,10 @@ class LogPart(msgspec.Struct, kw_only=True):
 
 
 @route("GET", f"{API}/runs/{{run}}/logs")
-def filter_logs(library: RunLibrary, run: str, query: LogsQuery) -> LogPart:
+def filter_logs(served: Served, run: str, query: LogsQuery) -> LogPart:
     """Records by flag, rank, level, step and text, as `tdbg filter-logs --format jsonl`."""
     args = FilterArgs(
-        paths=[str(library.open_run(run).path)],
+        paths=[str(served.runs.open_run(run).path)],
         kind=query.kind,
         flag=query.flag.split(",") if query.flag else (),
         ranks=query.ranks or "all",

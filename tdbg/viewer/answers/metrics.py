@@ -12,7 +12,7 @@ from tdbg.metrics.rows.row_reader import Reading
 from tdbg.metrics.rows.series import build_tally
 from tdbg.metrics.rows.series_data import describe_metrics, list_series
 from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import RunLibrary
+from tdbg.viewer.run_library import Served
 
 
 class MetricsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -29,18 +29,18 @@ class CurvesQuery(MetricsQuery, kw_only=True, forbid_unknown_fields=True):
 
 
 @route("GET", f"{API}/runs/{{run}}/metrics")
-def list_metrics(library: RunLibrary, run: str, query: MetricsQuery) -> dict[str, Any]:
+def list_metrics(served: Served, run: str, query: MetricsQuery) -> dict[str, Any]:
     """Latest, best, least and most value of each key, as `tdbg metrics show --json`."""
-    place = find_rows_files(str(library.open_run(run).path), query.ranks)
+    place = find_rows_files(str(served.runs.open_run(run).path), query.ranks)
     reading = Reading(place.files)
     found = build_tally(reading.iter_batches())
     return describe_metrics(place.name, list_series(found, key_filter(_list_globs(query))), found, reading.counts)
 
 
 @route("GET", f"{API}/runs/{{run}}/metrics/curves")
-def plot_metrics(library: RunLibrary, run: str, query: CurvesQuery) -> dict[str, Any]:
+def plot_metrics(served: Served, run: str, query: CurvesQuery) -> dict[str, Any]:
     """Steps and values of each key, thinned so that extremes stay, as `tdbg metrics plot --json`."""
-    place = find_rows_files(str(library.open_run(run).path), query.ranks)
+    place = find_rows_files(str(served.runs.open_run(run).path), query.ranks)
     curves, _ = collect_curves(Reading(place.files), _list_globs(query), min(max(query.smooth, 0.0), 0.999))
     found: dict[str, Any] = to_json_value({"run": place.name, "curves": build_curve_dicts(curves)})
     return found

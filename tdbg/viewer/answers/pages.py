@@ -14,7 +14,7 @@ from tdbg.pages.render.tensor_picture import describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
 from tdbg.pages.selection.locations import Selected, select_datapoints
 from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import RunLibrary, UnknownRunError
+from tdbg.viewer.run_library import Served, UnknownRunError
 
 PICTURE_BYTES = 1 << 20
 
@@ -51,10 +51,10 @@ class NothingCapturedError(UnknownRunError):
 
 
 @route("GET", f"{API}/runs/{{run}}/pages")
-def list_pages(library: RunLibrary, run: str, query: PagesQuery) -> dict[str, Any]:
+def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
     """Layers, shapes and datapoints, as `tdbg inspect-pages ls --json`."""
     selected = Selected(ranks=query.ranks, steps=query.steps, epochs=query.epochs, phase=query.phase)
-    with _open_pages(library, run) as pages:
+    with _open_pages(served, run) as pages:
         found = Listing()
         for datapoint in select_datapoints(pages, selected):
             found.add_datapoint(datapoint)
@@ -62,9 +62,9 @@ def list_pages(library: RunLibrary, run: str, query: PagesQuery) -> dict[str, An
 
 
 @route("GET", f"{API}/runs/{{run}}/pages/datapoint")
-def show_datapoint(library: RunLibrary, run: str, query: TensorQuery) -> dict[str, Any]:
+def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, Any]:
     """One datapoint with its tensors; of one that is named the figures, a histogram, and few values."""
-    with _open_pages(library, run) as pages:
+    with _open_pages(served, run) as pages:
         found = pages.find(query.key)
         if not 0 <= query.nth < len(found):
             raise NothingCapturedError(
@@ -77,9 +77,9 @@ def show_datapoint(library: RunLibrary, run: str, query: TensorQuery) -> dict[st
 
 
 @route("GET", f"{API}/runs/{{run}}/pages/picture")
-def draw_tensor(library: RunLibrary, run: str, query: PictureQuery) -> dict[str, Any]:
+def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]:
     """One tensor as the pages draw it: figures, histogram, and a preview that is reduced where it is large."""
-    with _open_pages(library, run) as pages:
+    with _open_pages(served, run) as pages:
         found = pages.find(query.key)
         if not 0 <= query.nth < len(found):
             raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
@@ -97,8 +97,8 @@ def _find_tensor(datapoint: Datapoint, path: str) -> Tensor:
     return tensor
 
 
-def _open_pages(library: RunLibrary, run: str) -> PageSet:
-    path = library.open_run(run).path
+def _open_pages(served: Served, run: str) -> PageSet:
+    path = served.runs.open_run(run).path
     try:
         return PageSet.open(str(path))
     except TdbgError as error:

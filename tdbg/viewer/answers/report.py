@@ -13,7 +13,7 @@ from tdbg.rules.report_page.document import describe_run
 from tdbg.rules.rule_engine import judge_run
 from tdbg.rules.verdict import Verdict
 from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import RunLibrary
+from tdbg.viewer.run_library import Served
 
 MAX_KEPT = 16  # answers of runs
 
@@ -22,15 +22,15 @@ _kept: OrderedDict[tuple[str, str], tuple[object, dict[str, Any]]] = OrderedDict
 
 
 @route("GET", f"{API}/runs/{{run}}/report")
-def show_report(library: RunLibrary, run: str) -> dict[str, Any]:
+def show_report(served: Served, run: str) -> dict[str, Any]:
     """The verdict, as `tdbg report --json`."""
-    return draw_verdict(library.open_run(run))
+    return draw_verdict(served.runs.open_run(run))
 
 
 @route("GET", f"{API}/runs/{{run}}/overview")
-def show_overview(library: RunLibrary, run: str) -> dict[str, Any]:
+def show_overview(served: Served, run: str) -> dict[str, Any]:
     """The verdict in words, curves, lanes and tables, as `tdbg report --html` shows them."""
-    return _answer_once("overview", library.open_run(run), lambda found: describe_run(found, judge(found)))
+    return _answer_once("overview", served.runs.open_run(run), lambda found: describe_run(found, judge(found)))
 
 
 def draw_verdict(run: RunDir) -> dict[str, Any]:

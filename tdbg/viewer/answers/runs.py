@@ -8,7 +8,7 @@ from tdbg.core.rundir import RunDir
 from tdbg.launch.live import read_snapshot
 from tdbg.launch.run_list import RunEntry, describe_run_entry
 from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import RunLibrary
+from tdbg.viewer.run_library import Served
 
 MAX_RUNS = 1_000
 
@@ -29,16 +29,16 @@ class RunsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @route("GET", f"{API}/runs")
-def list_runs(library: RunLibrary, query: RunsQuery) -> RunList:
+def list_runs(served: Served, query: RunsQuery) -> RunList:
     """List the runs: status, verdict, duration, last loss."""
-    names = library.list_names()
+    names = served.runs.list_names()
     first, limit = max(query.offset, 0), min(max(query.limit, 0), MAX_RUNS)
     shown = names[first : first + limit]
-    runs = [describe_run_entry(RunDir(library.folder / name)) for name in shown]
-    return RunList(folder=library.folder.name, runs=runs, left_out=len(names) - len(shown))
+    runs = [describe_run_entry(RunDir(served.runs.folder / name)) for name in shown]
+    return RunList(folder=served.runs.folder.name, runs=runs, left_out=len(names) - len(shown))
 
 
 @route("GET", f"{API}/runs/{{run}}/status")
-def show_status(library: RunLibrary, run: str) -> dict[str, Any]:
+def show_status(served: Served, run: str) -> dict[str, Any]:
     """How far a run is: rank, step, rate, loss, level, last finding, as `tdbg status --json`."""
-    return read_snapshot(library.open_run(run)).as_dict()
+    return read_snapshot(served.runs.open_run(run)).as_dict()
