@@ -83,6 +83,7 @@ UNRECORDED = (
     "flags list --json",
     "flags show LOSS --json",
     "trust --json",
+    "runs --json",
     "stacks hung --json",
     "inspect-pages recover captured --json",
     "inspect-pages recover damaged --json",
