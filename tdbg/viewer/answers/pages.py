@@ -67,9 +67,7 @@ def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, An
     with _open_pages(served, run) as pages:
         found = pages.find(query.key)
         if not 0 <= query.nth < len(found):
-            raise NothingCapturedError(
-                f"{len(found)} datapoints have this key", "GET .../pages?datapoints=true lists them"
-            )
+            raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
         datapoint = found[query.nth]
         if not query.path:
             return describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
