@@ -64,7 +64,11 @@ def view_runs(args: ViewArgs) -> int:
     print_messages("Ctrl-C ends it")
     if args.open:
         webbrowser.open(address)
-    serve(build_app(Served(library, sessions, args.control)), listener)
+    served = Served(library, sessions, args.control)
+    try:
+        serve(build_app(served), listener)
+    finally:
+        served.drawings.close()
     return 0
 
 

@@ -1,11 +1,12 @@
 """The runs that are served: one, or those of a folder. Nothing outside of them is reachable by any name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RUNS, STATE_FILE, RunDir
 from tdbg.launch.run_list import list_run_paths
+from tdbg.viewer.drawings import Drawings
 from tdbg.viewer.sessions import Sessions
 
 
@@ -16,6 +17,7 @@ class Served:
     runs: "RunLibrary"
     sessions: Sessions
     control: bool = False
+    drawings: Drawings = field(default_factory=Drawings)
 
 
 class UnknownRunError(TdbgError):

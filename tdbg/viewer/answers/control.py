@@ -11,7 +11,6 @@ from tdbg.core.tables import to_json_value
 from tdbg.launch.ask import send_request
 from tdbg.launch.live import read_snapshot
 from tdbg.viewer.answers.debug import WhichRun
-from tdbg.viewer.answers.report import draw_verdict
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
 
@@ -50,7 +49,7 @@ def show_flags(served: Served, run: str) -> FlagStates:
     rank = snapshot.ranks[0] if snapshot.ranks else None
     settings = snapshot.settings
     on = set(rank.flags if rank else (name for name, value in settings.flags.items() if value is not False))
-    looks = draw_verdict(found)["looks"]
+    looks = served.drawings.get_drawing(found).report["looks"]
     return FlagStates(
         state="ended" if snapshot.ended else "running",
         level=rank.level if rank else settings.level,

@@ -3,7 +3,6 @@
 import msgspec
 
 from tdbg.rules.debug_summary import DebugSummary, TrainingSummary
-from tdbg.viewer.answers.report import draw_verdict
 from tdbg.viewer.routes import route
 from tdbg.viewer.run_library import Served
 
@@ -17,12 +16,12 @@ class WhichRun(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 @route("GET", "/debug/summary")
 def summarize_run(served: Served, query: WhichRun) -> DebugSummary:
     """The anomalies of the training, of diffusion and of everything else, as numbers."""
-    found: DebugSummary = draw_verdict(served.runs.open_newest(query.run))["debug_summary"]
+    found: DebugSummary = served.drawings.get_drawing(served.runs.open_newest(query.run)).report["debug_summary"]
     return found
 
 
 @route("GET", "/debug/training/summary")
 def summarize_training(served: Served, query: WhichRun) -> TrainingSummary:
     """Steps with an anomaly, by kind, and their rates."""
-    found: TrainingSummary = draw_verdict(served.runs.open_newest(query.run))["training_summary"]
+    found: TrainingSummary = served.drawings.get_drawing(served.runs.open_newest(query.run)).report["training_summary"]
     return found

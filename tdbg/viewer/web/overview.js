@@ -1,5 +1,6 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
 let plotly = null;
+const POLL_MS = 2000;
 const EVERY_MS = 15000;  // between drawings of a run that goes on
 
 // Plotly is large: text stands on the page before it is there.
@@ -16,6 +17,7 @@ export function loadPlotly() {
 export async function showOverview({root, base, ask, listen}) {
   const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status"), loadPlotly()]);
   draw(data);
+  if (!data.is_final) waitForWhole();
   if (status.state !== "running") return;
   let known = JSON.stringify(status.last_finding), drawnAt = Date.now();
   async function update(now) {  // at once at a new finding, else now and then
@@ -25,6 +27,18 @@ export async function showOverview({root, base, ask, listen}) {
     draw(await ask(base + "/overview"));
   }
   listen(base + "/events", {status: now => update(now).catch(() => {})});
+
+  async function waitForWhole() {  // a large run is judged beside the server
+    try {
+      for (;;) {
+        await new Promise(done => setTimeout(done, POLL_MS));
+        const found = await ask(base + "/overview");
+        if (found.is_final) return draw(found);
+      }
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+    }
+  }
 
   function draw(found) {
     const top = scrollY;
