@@ -1,6 +1,12 @@
 """`tdbg view`: runs in the browser."""
 
+import contextlib
+
 from tdbg.core.command_spec import Args, Argument, Command, Option, Options
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HELP = """Show runs in the browser, and serve them as an HTTP API on 127.0.0.1.
 
@@ -62,14 +68,28 @@ def view_runs(args: ViewArgs) -> int:
             f"from your own machine first: ssh -N -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{host_name()}"
         )
     print_messages("Ctrl-C ends it")
-    if args.open:
-        webbrowser.open(address)
     served = Served(library, sessions, args.control)
-    try:
-        serve(build_app(served), listener)
-    finally:
-        served.drawings.close()
+    with contextlib.ExitStack() as open_page:
+        if args.open:
+            webbrowser.open(open_page.enter_context(write_redirect(address)))
+        try:
+            serve(build_app(served), listener)
+        finally:
+            served.drawings.close()
     return 0
+
+
+@contextlib.contextmanager
+def write_redirect(address: str) -> "Iterator[str]":
+    """The address of a private page that leads to this one: the words of a command line are seen by other users."""
+    import json
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="tdbg-view-", ignore_cleanup_errors=True) as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(f"<!doctype html><script>location.replace({json.dumps(address)})</script>", encoding="utf-8")
+        yield page.as_uri()
 
 
 COMMAND = Command(view_runs, ViewArgs, HELP, OPTIONS, ARGUMENT, colors=False)

@@ -33,6 +33,7 @@ OTHER_WAYS = {
     "inject/file_overlay.py": "what the program itself writes, below a folder of the run directory",
     "inject/startup.py": "reads alone, relative to folders: it cannot import tdbg",
     "api/performance.py": "a temporary folder",
+    "cli/view.py": "a temporary folder",
 }
 MAKING = {
     "write_text",
