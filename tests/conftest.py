@@ -52,12 +52,15 @@ def starts_processes(path: Path) -> bool:
     return "e2e" in path.parts or STARTS_PROCESSES.search(path.read_text(encoding="utf-8")) is not None
 
 
+LONG = {"e2e", "test_contributing.py"}  # folders and files
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is quick, and put the long files first, so that neither worker is left alone with one at the end."""
     for item in items:
         if not starts_processes(item.path) and not item.get_closest_marker("slow"):
             item.add_marker("quick")
-    items.sort(key=lambda item: "e2e" not in item.path.parts)
+    items.sort(key=lambda item: not LONG.intersection(item.path.parts))
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ MAX_EPISODES = 64  # of one process
 MAX_COUNTS = 8  # groups whose calls a rank tells
 ALL_QUIET = 4.0  # times its limit: so long every rank must have made no progress, where none is missed by the others
 WAITING = ("collective", "wait", "backward", "init", "device")
+ADVICE_ON_MUTUAL_WAIT = "see why one of them did not come to the other's line; `tdbg stacks` shows where each rank is"
 SURE = ("collective", "init")  # the call itself has not returned
 ACTIVITIES = {
     "sleep": "asleep",
@@ -274,7 +275,7 @@ class RankQuiet(Rule):
             cause=_explain_mutual_wait(case)
             if case.is_mutual
             else "that rank is busy elsewhere, left the loop, or took another branch than the others",
-            try_next=_advise_mutual_wait(case)
+            try_next=ADVICE_ON_MUTUAL_WAIT
             if case.is_mutual
             else f"look at the stacks of rank {missing[0]}"
             + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
@@ -411,18 +412,12 @@ def _describe_both(case: _Case) -> str:
     return ", ".join(f"rank {one.rank} {one.describe_place()}" for one in (case.missing[0], case.first_wait))
 
 
-def _advise_mutual_wait(case: _Case) -> str:
-    advice = "see why one of them did not come to the other's line"
-    watched = not isinstance(case.first_wait.seen, HungRank)  # the flag's own probe tells it
-    return advice if watched else f"{advice}; `-f DISTRIBUTED` names the first call that differs"
-
-
 def _explain_mutual_wait(case: _Case) -> str:
     rarer, other = case.missing[0], case.first_wait
     cause = "one of them took another branch than the other, left out a call, or left the loop"
     if rarer.alike < other.alike:
-        often = format_count(rarer.alike, "such call") if rarer.alike else "no such call"
-        cause += f"; rank {rarer.rank} has made {often} before"
+        often = f"made {format_count(rarer.alike, 'such call')} before" if rarer.alike else "not done that before"
+        cause += f"; rank {rarer.rank} is in {rarer.current_operation} and has {often}"
     return cause
 
 

@@ -208,10 +208,15 @@ class Verdict:
         if not self.findings:
             return cut_rows([*self._format_healthy_run(), *added], ROWS)
         ends = [self.format_headline(), self._format_more_hint(999)]
-        tail = [*self._format_rank_lines(), *self._format_extras(), *added, *self.format_coverage()]
+        tail = [*self._format_rank_lines(), *self._format_extras(), *added]
         tail = cut_rows(tail, ROWS - STORY_ROWS - count_rows(ends))
         rows = ROWS - count_rows([*ends, *tail])
-        lines = [self.format_headline(), *fit_stories(self.get_stories(), rows), *tail]
+        stories = fit_stories(self.get_stories(), rows)
+        rows -= count_rows(stories)
+        coverage = self.format_coverage()  # evidence comes before it
+        while coverage and count_rows(coverage) > rows:
+            coverage.pop()
+        lines = [self.format_headline(), *stories, *tail, *coverage]
         left = sum(map(bool, self.format_page())) - len(lines)
         return [*lines, self._format_more_hint(max(left, 0))]
 

@@ -29,6 +29,7 @@ from tdbg.core.events import (
 )
 from tdbg.core.host import host_name
 from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved
+from tdbg.core.observations.distributed import QuietRank
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.observations.preflight import Refused
 from tdbg.core.rundir import ProcessDir, RunDir, is_process_alive, restart_count
@@ -187,7 +188,7 @@ class ProcessView:
         if event.probe == Refused.PROBE and len(self.trials) < MAX_TRIALS:
             self.trials.append(event)
         self.checkpoints += event.probe == CheckpointSaved.PROBE and event.part in CHECKPOINTS
-        if event.probe == HungRank.PROBE and event.part in (HungRank.PART, HungRankResumed.PART):
+        if event.probe in (HungRank.PROBE, QuietRank.PROBE) and event.part in (HungRank.PART, HungRankResumed.PART):
             self.is_quiet = event.part == HungRank.PART
             self.is_stuck = self.is_quiet and event.values.get("state") in ("collective", "init")
             self.step = max(self.step, event.step - 1)  # it is in the step after the last one that it did

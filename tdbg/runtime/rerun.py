@@ -31,7 +31,7 @@ from tdbg.runtime.random_states import (
 )
 from tdbg.runtime.rerun_alone import CollectiveMet, no_collectives
 from tdbg.runtime.root_modules import Names, unwrap_module
-from tdbg.runtime.tensors import Bad, find_bad_values, first_bad, is_sharded, iter_tensors, read_version
+from tdbg.runtime.tensors import Bad, find_bad_values, first_bad, is_sharded, iter_tensors, name_argument, read_version
 from tdbg.runtime.torch_compat import in_transform, is_dynamo_loaded, unseen_by_subclasses, with_subclass
 
 MAX_OUTPUTS = 16
@@ -388,9 +388,10 @@ class _Tracer:
     def _resolve_path(self, module: nn.Module) -> str:
         return self.names.modules.get(id(module), "") or type(module).__name__
 
-    def _hook_input_gradients(self, visit: _Visit, value: object) -> None:
-        for name, tensor in iter_tensors(value):
+    def _hook_input_gradients(self, visit: _Visit, arguments: tuple[object, object]) -> None:
+        for path, tensor in iter_tensors(arguments):
             if tensor.requires_grad:
+                name = name_argument(path)
                 add_gradient_hook(tensor, partial(self._record_gradient, visit, visit.grad_inputs, name))
 
     def _hook_output_gradients(self, visit: _Visit, value: object) -> None:
@@ -494,7 +495,7 @@ def _bad_input(call: Call, root: nn.Module, names: Names) -> Located | None:
     if found is None or found[1].only_minus_inf:
         return None
     module, module_class = _first_leaf(unwrap_module(root), names)
-    return Located("input", module, module_class, tensor=f"input {found[0]}", bad=found[1])
+    return Located("input", module, module_class, tensor=f"input {name_argument(found[0])}", bad=found[1])
 
 
 def replace_nonfinite(value: Any) -> Any:

@@ -48,6 +48,11 @@ def iter_tensors(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[s
         yield from iter_tensors(item, path, depth + 1)
 
 
+def name_argument(path: str) -> str:
+    """The path of a tensor in ``(args, kwargs)`` as a call names it: ``0`` for the first argument, ``mask`` by keyword."""
+    return path.partition(".")[2] or path
+
+
 def _iter_items(value: object) -> Iterable[tuple[object, object]]:
     """What a container holds, of which not more than is looked at; nothing of other objects."""
     if isinstance(value, str | bytes):

@@ -14,7 +14,7 @@ from tdbg.runtime.baseline import Alternation
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.deferred_reads import LateReads
 from tdbg.runtime.patches import Patches
-from tdbg.runtime.tensors import find_bad_values, first_bad, iter_tensors
+from tdbg.runtime.tensors import find_bad_values, first_bad, iter_tensors, name_argument
 
 
 def test_the_budget_allows_what_fits_and_nothing_more() -> None:
@@ -141,3 +141,9 @@ def test_the_default_level_loads_the_probes_it_has_and_no_others() -> None:
 def test_a_flag_wakes_its_probe_from_the_file_of_its_name(flag: str) -> None:
     (probe,) = set(CATALOG.select_probes("basic", {flag: True})) - set(CATALOG.select_probes("basic", {}))
     assert probe.name == next(item.probe for item in FLAGS if item.name == flag)
+
+
+def test_a_tensor_among_the_arguments_is_named_as_a_call_names_it() -> None:
+    first, second, mask = torch.zeros(1), torch.zeros(1), torch.zeros(1)
+    paths = [path for path, _ in iter_tensors(((first, {"ids": second}), {"mask": mask}))]
+    assert list(map(name_argument, paths)) == ["0", "1.ids", "mask"]

@@ -128,4 +128,16 @@ def test_a_run_with_a_bad_number_says_what_comes_first_and_what_followed(one_ran
     followed = [line for line in shown if line.startswith("  followed by: TD-N002 critical: ")]
     assert len(followed) == 1 and sum("TD-N002" in line for line in shown) == 1
     assert any(line.startswith("watched (--level basic): ") for line in shown)
-    assert any(line.startswith("not watched: ") for line in shown)
+
+
+def test_evidence_comes_before_what_was_watched(one_rank: tuple[Stream, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4, 2.3])
+    worst = make_finding(1, 2)
+    worst.evidence = [f"{'where ' * 28}it was", f"made by SqrtBackward0 at train.py:33: {'x' * 40}", "last good " * 11]
+    worst.cause, worst.try_next = "because " * 14, "try " * 20
+    shown = judge_planted(
+        run, [worst, *(make_finding(number, 20) for number in (2, 3, 4))], monkeypatch
+    ).format_screen()
+    assert any(line.startswith("  made by SqrtBackward0 at train.py:33") for line in shown)
+    assert count_rows(shown) <= ROWS

@@ -18,7 +18,16 @@ from tdbg.runtime import tensors
 from tdbg.runtime.device_losses import Copy, can_copy
 from tdbg.runtime.rerun import Call, Located, is_finite_without, locate_backward, locate_forward
 from tdbg.runtime.root_modules import Names
-from tdbg.runtime.tensors import Bad, as_real, find_bad_values, first_bad, is_checkable, iter_tensors, local_elements
+from tdbg.runtime.tensors import (
+    Bad,
+    as_real,
+    find_bad_values,
+    first_bad,
+    is_checkable,
+    iter_tensors,
+    local_elements,
+    name_argument,
+)
 from tdbg.runtime.torch_compat import modes_set_aside
 
 if TYPE_CHECKING:
@@ -147,7 +156,7 @@ class FirstBad(Probe):
             (found for call in self.monitor.calls.late if (found := first_bad((call.args, call.kwargs)))), None
         )
         if bad_input and not bad_input[1].only_minus_inf:
-            event.phase, event.tensor = "input", f"input {bad_input[0]}"
+            event.phase, event.tensor = "input", f"input {name_argument(bad_input[0])}"
             _fill_bad_values(event, bad_input[1])
         event.note = "seen one step late, after the update: run with --stop-before-update to look before it"
         self._send_event(event)
