@@ -69,12 +69,20 @@ class Watched:
         self.complaints: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("requestfailed", lambda request: self.complaints.append(f"failed: {request.url}"))
+        self.page.on(
+            "response", lambda answer: answer.status < 400 or self.complaints.append(f"{answer.status}: {answer.url}")
+        )
+        self.page.on("requestfailed", self._note_failure)
         self.page.goto(server.address)
         self.page.wait_for_selector(DRAWN.format("/runs"), state="attached")
 
+    def _note_failure(self, request: Any) -> None:
+        if not request.url.endswith("/events"):  # a stream ends with its page
+            self.complaints.append(f"failed: {request.url}")
+
     def show(self, path: str) -> Page:
-        """Go to a page and wait until it is drawn."""
+        """Go to a page and wait until it is drawn; complaints count from here on."""
+        self.complaints.clear()
         self.page.goto(self.server.root + path)
         self.page.wait_for_selector(DRAWN.format(path.partition("?")[0]), state="attached", timeout=60_000)
         return self.page

@@ -1,5 +1,6 @@
 """Captured tensors: the list, one datapoint, statistics, parts of a tensor."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,19 @@ from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served, UnknownRunError
 
 PICTURE_BYTES = 1 << 20
+NO_PAGES: dict[str, Any] = {
+    "path": "",
+    "datapoints": 0,
+    "tensors": 0,
+    "bytes": 0,
+    "ranks": [],
+    "epochs": [],
+    "layers": [],
+    "refused": {},
+    "drops": [],
+    "problems": [],
+    "list": [],
+}
 
 
 class PagesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +68,8 @@ class NothingCapturedError(UnknownRunError):
 def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
     """Layers, shapes and datapoints, as `tdbg inspect-pages ls --json`."""
     selected = Selected(ranks=query.ranks, steps=query.steps, epochs=query.epochs, phase=query.phase)
+    if not _has_pages(served.runs.open_run(run).path):
+        return NO_PAGES
     with _open_pages(served, run) as pages:
         found = Listing()
         for datapoint in select_datapoints(pages, selected):
@@ -93,6 +109,10 @@ def _find_tensor(datapoint: Datapoint, path: str) -> Tensor:
     if tensor is None:
         raise NothingCapturedError("this datapoint has no such tensor", "leave out path: all are listed")
     return tensor
+
+
+def _has_pages(run: Path) -> bool:
+    return any(run.glob("rank*/pages")) or any(run.glob("rank*/*/pages"))
 
 
 def _open_pages(served: Served, run: str) -> PageSet:

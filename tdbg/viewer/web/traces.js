@@ -1,8 +1,9 @@
 // Profiler traces: steps by part, the longest operators, the tree of calls.
 const TOP = 40;
 
-export async function showTraces({root, base, ask}) {
+export async function showTraces({root, base, ask, showState}) {
   const found = await ask(base + "/traces");
+  if (!found.traces.length) return showState(root, "This run was not profiled: `tdbg profile` records traces.");
   root.replaceChildren();
   const milliseconds = value => value === null || value === undefined ? null : value / 1e6;
   for (const trace of found.traces) {
