@@ -69,6 +69,12 @@ class TrainingCounts:
 
         The norms are those of the parameters where the record has them, else the one of all gradients. Cost: 1 us.
         """
+        try:
+            self._add_record(event)
+        except (TypeError, ValueError):  # a field holds something else than it should
+            self.steps += 1
+
+    def _add_record(self, event: Step) -> None:
         loss, norms = as_float(event.loss), event.grad_norms
         if event.skipped:  # by GradScaler, which looks for its scale this way
             norms = []

@@ -1,3 +1,4 @@
 // The report of a run as a file: its data stand in the page.
-buildReport(document.getElementById("report"), JSON.parse(document.getElementById("data").textContent));
+const at = id => document.getElementById(id), data = JSON.parse(at("data").textContent);
+buildReport(at("report"), data);
 document.documentElement.dataset.drawn = "yes";
