@@ -23,7 +23,7 @@ from tdbg.rules.kept_verdict import load_verdict
 from tdbg.rules.report_page.document import describe_run
 from tdbg.rules.rule_engine import judge_run, outline_run
 from tdbg.rules.verdict import Verdict
-from tdbg.viewer.sampled_events import read_sampled_events
+from tdbg.viewer.sampled_events import SampledReader
 
 LARGE_BYTES = 4 << 20  # of events: from here on they are not read while somebody waits
 MAX_KEPT = 16
@@ -63,14 +63,13 @@ class Drawings:
                 return final
             if size < LARGE_BYTES:
                 return self._keep(self._final, run.path, draw_whole(run, stamp))
-            if self._process is None:
+            found = final or self._quick.get(run.path)
+            is_old = found is None or (found.stamp != stamp and time.monotonic() - found.drawn_at >= FRESH_S)
+            if found is None or (is_old and not found.is_final):
+                found = self._keep(self._quick, run.path, draw_quickly(run, stamp))
+            if self._process is None:  # last: on few cores it takes time from what is waited for
                 self._start_drawing(run, stamp)
-            if final is not None:
-                return final
-            quick = self._quick.get(run.path)
-            if quick is not None and (quick.stamp == stamp or time.monotonic() - quick.drawn_at < FRESH_S):
-                return quick
-            return self._keep(self._quick, run.path, draw_quickly(run, stamp))
+            return found
 
     @staticmethod
     def _is_resting(final: Drawing) -> bool:
@@ -135,11 +134,11 @@ def draw_whole(run: RunDir, stamp: Stamp) -> Drawing:
 
 def draw_quickly(run: RunDir, stamp: Stamp) -> Drawing:
     """The kept verdict, or what is known without judging; curves from a sample of the records."""
-    kept = load_verdict(run)
-    verdict = kept or outline_run(run, read_sampled_events)
+    kept, read = load_verdict(run), SampledReader(len(stamp)).read_events
+    verdict = kept or outline_run(run, read)
     if kept is None:
         verdict.trouble.append(UNFINISHED)
-    overview: dict[str, Any] = to_json_value(describe_run(run, verdict, read=read_sampled_events))
+    overview: dict[str, Any] = to_json_value(describe_run(run, verdict, read=read))
     overview["lines"] = [*overview["lines"], UNFINISHED] if kept is None else overview["lines"]
     return Drawing(to_json_value(verdict.as_dict()), overview, stamp, False)
 
