@@ -4,7 +4,8 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run profile report status control stacks filter-logs inspect-pages trace metrics flags explain doctor demo hook completions trust' ;;
+        '') reply='run profile report runs status control view stacks filter-logs inspect-pages trace metrics flags explain doctor demo hook completions trust' ;;
+        'runs') reply='ls prune' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
         'metrics') reply='show dump plot compare sanity' ;;
@@ -22,8 +23,12 @@ _tdbg_options() {
         'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --preflight --dry-run --exec -q --quiet --color -h --help' ;;
         'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
         'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
+        'runs') reply='-h --help' ;;
+        'runs ls') reply='--limit --json --color -h --help' ;;
+        'runs prune') reply='--keep --older --dry-run --yes --color -h --help' ;;
         'status') reply='--watch --json --color -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --timeout --json --color -h --help' ;;
+        'view') reply='--port --open --routes --control -h --help' ;;
         'stacks') reply='--all --json --color -h --help' ;;
         'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --log-level --steps --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs --color -h --help' ;;
         'inspect-pages') reply='-h --help' ;;
@@ -161,6 +166,11 @@ _tdbg_kind() {
         'report --html') reply='FILE' ;;
         'report --to') reply='SINK' ;;
         'report --color') reply='WHEN' ;;
+        'runs ls --limit') reply='N' ;;
+        'runs ls --color') reply='WHEN' ;;
+        'runs prune --keep') reply='N' ;;
+        'runs prune --older') reply='AGE' ;;
+        'runs prune --color') reply='WHEN' ;;
         'status --color') reply='WHEN' ;;
         'control -l'|'control --level') reply='LEVEL' ;;
         'control -f'|'control --flag') reply='FLAG' ;;
@@ -170,6 +180,7 @@ _tdbg_kind() {
         'control --profile') reply='N' ;;
         'control --timeout') reply='SECONDS' ;;
         'control --color') reply='WHEN' ;;
+        'view --port') reply='PORT' ;;
         'stacks --color') reply='WHEN' ;;
         'filter-logs -f'|'filter-logs --flag') reply='FLAG' ;;
         'filter-logs -x'|'filter-logs --exclude-flag') reply='FLAG' ;;
@@ -334,8 +345,11 @@ _tdbg_argument() {
         'run') reply='COMMAND' ;;
         'profile') reply='COMMAND' ;;
         'report') reply='RUN' ;;
+        'runs ls') reply='DIR' ;;
+        'runs prune') reply='DIR' ;;
         'status') reply='RUN' ;;
         'control') reply='RUN' ;;
+        'view') reply='RUN' ;;
         'stacks') reply='RUN' ;;
         'filter-logs') reply='FILE' ;;
         'inspect-pages ls') reply='PATH' ;;

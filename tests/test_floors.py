@@ -40,6 +40,7 @@ FLOORS = (
         "core.webpage",
         "core.curve_points",
         "core.time_lanes",
+        "core.step_anomalies",
         "core.heat_grid",
         "core.output_file",
         "core.ownership",

@@ -22,11 +22,10 @@ from tdbg.api.tagged_lines import log_line
 from tdbg.core.events import plain
 from tdbg.core.flags import tag
 from tdbg.core.guard import Guard
+from tdbg.core.step_anomalies import EXPLOSION, VANISHING
 from tdbg.core.tables import format_count, join_limited
 from tdbg.runtime.tensors import Figures, compute_norms, count_bytes, iter_tensors, measure_tensors
 
-EXPLOSION = 10.0
-VANISHING = 1e-6
 HISTORY = 1000  # entries
 TENSORS = 500  # tensors whose last figures are kept at level extreme,
 TENSOR_HISTORY = 32  # and how many of each

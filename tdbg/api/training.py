@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tdbg.api.debugger import EXPLOSION, VANISHING, PyTorchDebugger, TensorInfo, parameters_of
+from tdbg.api.debugger import PyTorchDebugger, TensorInfo, parameters_of
 from tdbg.api.levels import DebugLevel
 from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import Step
+from tdbg.core.step_anomalies import EXPLOSION, VANISHING, LossSpike
 from tdbg.core.tables import format_count
-from tdbg.probes.triggers import LossSpike
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
 from tdbg.runtime.tensors import compute_norms, to_local_part
 

@@ -27,12 +27,14 @@ COMMAND = "COMMAND"
 # Nothing to complete.
 FREE = (
     "ACTION",
+    "AGE",
     "BOUND",
     "EPOCHS",
     "FORMAT",
     "LAYERS",
     "PHASE",
     "POLICY",
+    "PORT",
     "PREFIX",
     "REGEX",
     "SHARE",

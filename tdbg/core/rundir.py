@@ -30,6 +30,7 @@ NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 HALF_FILE_PATIENCE_S = 0.5
 RUNS = "tdbg_runs"
 NEWEST_WORDS = ("last", "latest", "newest", "-1")  # what users type for the newest run
+TIME_BEFORE = lazy_pattern(r"^\d{8}-\d{6}-")  # of a run that was given no name
 EVENTS = "events.jsonl"
 FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
 STATE_FILE = run_files.STATE_FILE
@@ -250,8 +251,24 @@ class RunDir:
                 f"{given} is not a run directory: it has no {STATE_FILE}", "name the directory `tdbg run` made"
             )
         if str(where).lower() in NEWEST_WORDS:
-            raise TdbgError(f"there is no run {given}", "leave the name out: the newest run is the default")
+            return cls._locate_run(None)
+        if given.name == str(where) and (begun := cls._find_by_prefix(given.name)):
+            return begun
         raise TdbgError(f"there is no run {given}", f"`ls {RUNS}` shows the runs of this folder")
+
+    @classmethod
+    def _find_by_prefix(cls, name: str) -> "RunDir | None":
+        """The one run under ./tdbg_runs whose name begins like this, with or without the time before it.
+
+        Raises TdbgError where several do.
+        """
+        states = sorted(Path(RUNS).glob(f"*/{STATE_FILE}"))
+        names = [state.parent for state in states if TIME_BEFORE.sub("", state.parent.name).startswith(name)]
+        found = names or [state.parent for state in states if state.parent.name.startswith(name)]
+        if len(found) > 1:
+            shown = ", ".join(path.name for path in found[-3:])
+            raise TdbgError(f"{len(found)} runs begin with {name}: {shown}", "write more of the name")
+        return cls(found[0]) if found else None
 
     def read_info(self) -> dict[str, Any]:
         """What run.json holds; TdbgError if it cannot be read."""

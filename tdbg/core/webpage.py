@@ -42,7 +42,7 @@ def write_graphs(file: IO[bytes], package: str, title: str, data: object, *, sha
     before the page's own. The page may load nothing and run only the two scripts whose hashes it names. Raises TdbgError
     without plotly, OSError.
     """
-    plotly = _load_plotly_script()
+    plotly = load_plotly_script()
     body = _read_template(package, "web/body.html")
     style = "".join(
         [*(_read_template("tdbg.core", f"web/{name}.css") for name in shared), _read_template(package, "web/page.css")]
@@ -61,12 +61,17 @@ def write_graphs(file: IO[bytes], package: str, title: str, data: object, *, sha
         "plotly_hash": content_hash(plotly),
         "style_hash": content_hash(style),
         "empty_hash": content_hash(""),
-        "guards": "".join(f'<template id="{name}"></template>' for name in sorted(set(STYLED.findall(plotly)))),
+        "guards": "".join(f'<template id="{name}"></template>' for name in find_styled_ids(plotly)),
     }
     file.write(fill_template(page, names).encode("utf-8", "backslashreplace"))
 
 
-def _load_plotly_script() -> str:
+def find_styled_ids(script: str) -> list[str]:
+    """The ids of elements whose presence keeps plotly from adding styles."""
+    return sorted(set(STYLED.findall(script)))
+
+
+def load_plotly_script() -> str:
     """Plotly's script, out of its package. What would end the script element there is written in another way."""
     try:
         from plotly.offline import get_plotlyjs

@@ -18,6 +18,8 @@ from tdbg.launch.run_follower import Tail
 from tdbg.rules.view import SILENT_S, ProcessView, View
 
 TAIL_BYTES = 64 << 10
+TAILS_BYTES = 512 << 10  # of all processes together, where they are many
+LEAST_TAIL_BYTES = 8 << 10
 MAX_TAIL_BYTES = 16 << 20  # where single events are long
 HEAD_BYTES = 64 << 10
 PACE_S = 60.0  # the rate is that of the last minute
@@ -99,11 +101,12 @@ class Snapshot:
 
 
 def read_snapshot(run: RunDir) -> Snapshot:
-    """The run now. Reads some 64 kB a rank; TdbgError if run.json cannot be read."""
+    """The run now. Reads at most 64 kB a rank; TdbgError if run.json cannot be read."""
     info = run.read_info()
-    view, points = View(run), {}
-    for process in run.list_processes():
-        found = [*_read_start_event(process), *_read_last_events(process)]
+    view, points, processes = View(run), {}, run.list_processes()
+    tail_bytes = min(max(TAILS_BYTES // max(len(processes), 1), LEAST_TAIL_BYTES), TAIL_BYTES)
+    for process in processes:
+        found = [*_read_start_event(process), *_read_last_events(process, tail_bytes)]
         points[process.label] = _collect_step_times(found)
         for event in found:
             view.add_event(process, event)
@@ -144,13 +147,13 @@ def _read_start_event(process: ProcessDir) -> list[Event]:
     return [start] if isinstance(start, Start) else []
 
 
-def _read_last_events(process: ProcessDir) -> list[Event]:
+def _read_last_events(process: ProcessDir, tail_bytes: int) -> list[Event]:
     """The last events: at least one that knows the step, where there is one within 16 MB."""
     try:
         size = (process.path / EVENTS).stat().st_size
     except OSError:
         return []
-    length = TAIL_BYTES
+    length = tail_bytes
     while True:
         tail = Tail(process, max(size - length, 0))
         found = [event for event in tail.read_events(chunks=MAX_TAIL_BYTES >> 20) if not isinstance(event, Start)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core.conditions import Action, Condition, make_partial_step, parse_pairs
 from tdbg.core.events import Step, Trigger, as_float
-from tdbg.core.window import Window
+from tdbg.core.step_anomalies import LossSpike
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
@@ -18,55 +18,9 @@ MAX_DUMPS = 3
 ESCALATE_STEPS = 20
 ONE_UP = {"basic": "advanced", "advanced": "extreme"}
 
-WARM_RECORDS = 32  # a loss spike needs so many losses to stand out from,
-MADS = 8.0  # so many median absolute deviations above their median,
-RATIO = 2.0  # and above this many times it; losses that vary by factors
-LOG_SIGMAS = 6.0  # must leave so many robust deviations of their logarithms behind
-
 SKIPS = 5  # GradScaler's skipped updates in a row;
 START_STEPS = 20  # while the scale comes down from its first value,
 START_SKIPS = 12  # so many
-
-
-class LossSpike:
-    """A single loss far above the last 64. Losses that can be zero or negative, and GANs, have no spikes here."""
-
-    def __init__(self) -> None:
-        self.window = Window()
-        self.silent = False
-
-    def is_met(self, record: Step) -> bool:
-        """See one record. Cost: 1 us, 20 us where the loss has doubled."""
-        loss = as_float(record.loss)
-        if loss is None:
-            return False
-        self.silent = self.silent or bool(record.other_losses)
-        return self.observe_loss(loss / max(record.micro, 1))  # a sum grows with its summands
-
-    def observe_loss(self, loss: float) -> bool:
-        """See the loss of one call."""
-        if self.silent or not math.isfinite(loss):
-            return False
-        self.silent = loss <= 0.0
-        far = self.is_outlier(loss)
-        self.window.push(loss)
-        return far
-
-    def compute_bound(self) -> float:
-        """A loss up to this one does not stand out from those seen."""
-        if self.silent or len(self.window) < WARM_RECORDS:
-            return math.inf
-        return max(RATIO * self.window.median, self.window.highest)
-
-    def is_outlier(self, loss: float) -> bool:
-        """True if one call's loss stands out from those seen."""
-        window, base = self.window, self.window.median
-        if loss <= self.compute_bound():
-            return False
-        return (
-            loss > base + MADS * window.compute_mad()
-            and math.log(loss / base) > LOG_SIGMAS * window.compute_log_sigma()
-        )
 
 
 class SkipStreak:

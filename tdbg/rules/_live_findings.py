@@ -17,7 +17,7 @@ PLACE = ("code", "first_step", "rank", "phase", "module")  # what two findings m
 def correct_live_findings(run: RunDir, findings: Sequence[Finding]) -> list[str]:
     """Say in the finding itself where it differs from what was said live; returns notes on those that are gone."""
     notes = []
-    for live in _read_live_findings(run):
+    for live in read_live_findings(run):
         same = [finding for finding in findings if finding.code == live.code]
         placed = [finding for finding in same if get_place(finding) == get_place(live)]
         if not same:
@@ -42,7 +42,8 @@ def _add_correction(finding: Finding, reported: str) -> None:
         finding.evidence.insert(at, line)
 
 
-def _read_live_findings(run: RunDir) -> Iterator[Finding]:
+def read_live_findings(run: RunDir) -> Iterator[Finding]:
+    """The findings that were told while the run went on, in that order; without evidence."""
     with contextlib.suppress(OSError):
         yield from map(_build_finding, islice(iter_json_lines(run.path / FINDINGS), MAX_FINDINGS))
 

@@ -15,11 +15,12 @@ from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir, read_alert_reports, restart_count
 from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
-from tdbg.rules._live_findings import correct_live_findings
+from tdbg.rules._live_findings import correct_live_findings, read_live_findings
 from tdbg.rules._order import order_findings
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
 from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare
+from tdbg.rules.debug_summary import summarize_training
 from tdbg.rules.preflight_lines import list_trials
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, merge_profiles
@@ -37,14 +38,14 @@ Feed = tuple[Rule, Callable[[ProcessDir, Event], Iterable[Finding]]]  # a rule w
 
 
 class RuleEngine:
-    """Feeds the events of a run to the rules; one instance per run."""
+    """Feeds the events of a run to the rules; one instance per run. cards: of these rules; all if left out."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, cards: Sequence[RuleCard] | None = None) -> None:
         self.run = run
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
-        self._cards = list_rule_cards()
+        self._cards = list_rule_cards() if cards is None else cards
         files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
         self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
         self._cards_by_key = _group_cards(self._cards)  # the key: an event, or the probe of an observation
@@ -167,6 +168,7 @@ class RuleEngine:
             injections=view.injections.list_rows(),
             observations_by_flag=_count_observations_by_flag(view),
             triggers=_build_trigger_rows(view),
+            training=summarize_training([found.counts for found in view.list_rank_processes()]),
             notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run), *_describe_sinks(self.run)],
             files=_list_files(self.run),
             trouble=self.trouble,
@@ -490,6 +492,22 @@ def _list_files(run: RunDir) -> list[str]:
     )
     found = [path.relative_to(run.path).as_posix() for pattern in patterns for path in sorted(run.path.glob(pattern))]
     return found[:MAX_FILES] + ([f"... {len(found) - MAX_FILES} more"] if len(found) > MAX_FILES else [])
+
+
+def outline_run(run: RunDir, read: Callable[[ProcessDir], Iterable[Event]]) -> Verdict:
+    """What is known of a run without judging it: how far its ranks came, and the findings told while it went on.
+
+    read: some of the events of a process, in order, its first and last ones among them.
+    """
+    engine = RuleEngine(run, cards=())
+    for process in run.list_processes():
+        try:
+            for event in read(process):
+                engine.view.add_event(process, event)
+        except OSError:  # it vanished, or may not be read
+            continue
+    engine.findings += read_live_findings(run)
+    return engine.finish()
 
 
 def judge_run(run: RunDir, exit_code: int | None = None) -> Verdict:

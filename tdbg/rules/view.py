@@ -33,6 +33,7 @@ from tdbg.core.observations.distributed import QuietRank
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.observations.preflight import Refused
 from tdbg.core.rundir import ProcessDir, RunDir, is_process_alive, restart_count
+from tdbg.rules.debug_summary import TrainingCounts
 from tdbg.rules.flag_lines import Injections
 
 CHECKPOINTS = (CheckpointSaved.PART, CheckpointRead.PART)
@@ -122,6 +123,7 @@ class ProcessView:
     switch: Switch | None = None  # the last change of level and flags; None: as the run began
     triggers: list[Trigger] = field(default_factory=list)  # the first ones
     trials: list[Observation] = field(default_factory=list)  # of a preflight
+    counts: TrainingCounts = field(default_factory=TrainingCounts)
     _epoch: tuple[int | None, int] = (None, 0)  # of the training loader: which one, and the batches before it
 
     @property
@@ -198,6 +200,8 @@ class ProcessView:
         found.last = event
 
     def _add_step(self, event: Step) -> None:
+        if event.phase != "eval":
+            self.counts.add_step(event)
         event.grad_norms = None  # long, and no rule asks for it: not worth keeping
         self.records += 1
         if event.phase == "eval":

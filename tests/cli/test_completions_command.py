@@ -14,11 +14,11 @@ SCRIPT = {
     "zsh": ".local/share/tdbg/completions/_tdbg",
     "fish": ".config/fish/completions/tdbg.fish",
 }
-# Prints the completions of `tdbg ru` (of zsh: the function that is bound), as a new interactive shell has them.
+# Prints the completions of `tdbg rep` (of zsh: the function that is bound), as a new interactive shell has them.
 PROBES = {
-    "bash": ["bash", "-ic", "COMP_WORDS=(tdbg ru); COMP_CWORD=1; _tdbg; echo ${COMPREPLY[@]}"],
-    "zsh": ["zsh", "-ic", "[[ $_comps[tdbg] == _tdbg ]] && echo run"],
-    "fish": ["fish", "-c", "complete -C 'tdbg ru' | string split -f1 \\t"],
+    "bash": ["bash", "-ic", "COMP_WORDS=(tdbg rep); COMP_CWORD=1; _tdbg; echo ${COMPREPLY[@]}"],
+    "zsh": ["zsh", "-ic", "[[ $_comps[tdbg] == _tdbg ]] && echo report"],
+    "fish": ["fish", "-c", "complete -C 'tdbg rep' | string split -f1 \\t"],
 }
 
 
@@ -35,7 +35,7 @@ def home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_new_shell_completes_after_install(shell: str, home_folder: Path) -> None:
     assert main(["completions", "install", "--shell", shell]) == 0
     done = subprocess.run(PROBES[shell], cwd=home_folder, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["run"], done
+    assert done.stdout.split() == ["report"], done
 
 
 @pytest.mark.parametrize("shell", SCRIPT)

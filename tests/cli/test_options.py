@@ -13,6 +13,7 @@ from tdbg.core.command_spec import Command, Group, Option, parse_plain_args
 MEANINGS = {
     "--all": "everything, not only what most people look for",
     "--fail-on": "exit with 1 from this severity on",
+    "--dry-run": "print what would be done, and do nothing",
     "--flag": "a debug flag, and those below it",
     "--force": "overwrite a file that is there",
     "--format": "the format of what is written",
@@ -21,7 +22,7 @@ MEANINGS = {
     "--key": "only what has this key",
     "--layer": "only layers that fit this glob",
     "--level": "a level of tdbg: how much is recorded",
-    "--limit": "at most so many datapoints",
+    "--limit": "at most so many datapoints, or runs",
     "--log-level": "a level of log records: this one and above",
     "--no-flag": "a debug flag that is switched off",
     "--output": "where the result is written",

@@ -27,7 +27,7 @@ from tests.contract import questions
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-GROUPS = ("metrics", "inspect-pages", "trace", "flags")  # commands whose second word says which document
+GROUPS = ("metrics", "inspect-pages", "trace", "flags", "runs")  # commands whose second word says which document
 # Objects whose keys are names of the run's own, or numbers of ranks: below ``data``, lists as [].
 MAPS: dict[str, tuple[str, ...]] = {
     "report": ("flags", "looks", "looks.*.last", "triggers[].values", "baseline"),
@@ -83,6 +83,7 @@ UNRECORDED = (
     "flags list --json",
     "flags show LOSS --json",
     "trust --json",
+    "runs ls --json",
     "stacks hung --json",
     "inspect-pages recover captured --json",
     "inspect-pages recover damaged --json",

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from tdbg.core.events import Observation, Step, Switch, Trigger
-from tdbg.probes.triggers import COOL_STEPS, ESCALATE_STEPS, MAX_DUMPS, LossSpike, SkipStreak, not_finite
+from tdbg.core.step_anomalies import LossSpike
+from tdbg.probes.triggers import COOL_STEPS, ESCALATE_STEPS, MAX_DUMPS, SkipStreak, not_finite
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]

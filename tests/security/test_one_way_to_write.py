@@ -15,6 +15,7 @@ OTHER_WAYS = {
     "core/config_files.py": "the user's own folder, by a private draft",
     "core/rundir.py": "the run directory itself, and the folder it is in",
     "launch/join.py": "the run directory itself, and tdbg_runs",
+    "launch/run_list.py": "the run directory itself, which is removed",
     "launch/startup_files.py": "site-packages, which the user names",
     "launch/orphans.py": "/dev/null",
     "launch/shell_completions.py": "the user's own shell, which the user names",
@@ -33,6 +34,7 @@ OTHER_WAYS = {
     "inject/file_overlay.py": "what the program itself writes, below a folder of the run directory",
     "inject/startup.py": "reads alone, relative to folders: it cannot import tdbg",
     "api/performance.py": "a temporary folder",
+    "cli/view.py": "a temporary folder",
 }
 MAKING = {
     "write_text",
@@ -91,6 +93,7 @@ OTHER_READS = {
     "launch/stack_requests.py": "/proc",
     "core/host.py": "/proc",
     "core/webpage.py": "a file of tdbg's own",
+    "viewer/server.py": "files of tdbg's own",
     "cli/flags.py": "a file that the user names",
     "cli/generate/__init__.py": "the source tree",
     "cli/generate/messages.py": "the source tree",

@@ -74,13 +74,15 @@ def test_tdbg_never_unpickles() -> None:
     assert not {"marshal.load", "marshal.loads"} & list_calls()["launch/bytecode.py"]
 
 
-def test_tdbg_never_listens() -> None:
+def test_nothing_listens_but_the_viewer_on_the_loopback_address() -> None:
     servers = {"http.server", "socketserver", "uvicorn", "asyncio.start_server", "socket.create_server"}
     found = {file for file, names in list_calls().items() if names & servers}
     found |= {
         file for file, names in list_calls().items() if "socket" in names and any(n.endswith(".listen") for n in names)
     }
-    assert found == set()
+    assert found == {"viewer/server.py"}
+    source = (ROOT / "viewer" / "server.py").read_text(encoding="utf-8")
+    assert 'LOOPBACK = "127.0.0.1"' in source and re.findall(r"\.bind\((.*)\)", source) == ["(LOOPBACK, port)"]
 
 
 if __name__ == "__main__":

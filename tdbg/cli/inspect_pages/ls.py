@@ -1,6 +1,6 @@
 """`tdbg inspect-pages ls`: what was captured."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_messages
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tdbg.pages.read.listing import Listing
-    from tdbg.pages.read.page_set import Datapoint, PageSet
+    from tdbg.pages.read.page_set import PageSet
 
 HELP = """List what was captured: layers, shapes, datapoints, bytes.
 
@@ -29,7 +29,6 @@ OPTIONS: Options = {
 }
 TOLD = 20  # outputs that could not be stored
 LAYER_COLUMNS = ("path", "dtype", "shape", "datapoints", "bytes")
-DATAPOINT_COLUMNS = ("key", "rank", "step", "epoch", "phase", "page", "tensors", "bytes")
 
 
 class LsArgs(Selected):
@@ -44,6 +43,7 @@ def list_pages(args: LsArgs) -> int:
     from tdbg.core.tables import format_count, safe
     from tdbg.pages.read.listing import Listing, SharedSamples
     from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.selection.datapoint_data import describe_listing
     from tdbg.pages.selection.locations import describe_selectable, is_selected, open_pages, select_datapoints
 
     with open_pages(args.paths) as pages:
@@ -52,7 +52,7 @@ def list_pages(args: LsArgs) -> int:
             found.add_datapoint(datapoint)
             shared.add_datapoint(datapoint)
         if args.json:
-            _print_json(pages, found, args)
+            print_json("pages-list", describe_listing(pages, found, args, datapoints=args.datapoints))
         elif found.datapoints:
             print_lines([format_summary(found)])
             _print_listing(pages, found, args)
@@ -76,10 +76,11 @@ def list_pages(args: LsArgs) -> int:
 
 def _print_listing(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
     from tdbg.core.tables import format_shape, join_limited, print_table
+    from tdbg.pages.selection.datapoint_data import DATAPOINT_COLUMNS, build_datapoint_row
     from tdbg.pages.selection.locations import select_datapoints
 
     if args.datapoints:
-        print_table(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
+        print_table(DATAPOINT_COLUMNS, map(build_datapoint_row, select_datapoints(pages, args)))
         return
     rows = []
     for row in found.list_layers():
@@ -87,18 +88,6 @@ def _print_listing(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
         rows.append((row.path, ", ".join(row.dtypes) or "figures", shapes, row.datapoints, row.nbytes))
     if rows:
         print_table(LAYER_COLUMNS, rows)
-
-
-def datapoint_row(datapoint: "Datapoint") -> tuple[object, ...]:
-    """A line of the list of datapoints."""
-    from tdbg.core.tables import format_count
-
-    key: Any = datapoint.key
-    if datapoint.keys is not None and datapoint.row is None:
-        key = f"{datapoint.key} ({format_count(len(datapoint.keys), 'row')})"
-    tensors = len(datapoint.layout.pieces) if datapoint.layout else 0
-    place = datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase or None, datapoint.page
-    return (key, *place, tensors, datapoint.nbytes)
 
 
 def format_summary(found: "Listing") -> str:
@@ -116,34 +105,6 @@ def format_summary(found: "Listing") -> str:
 def _format_span(name: str, values: "Collection[int]") -> str:
     low, high = min(values), max(values)
     return f"{name} {low}" if low == high else f"{name}s {low} to {high}"
-
-
-def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
-    from tdbg.core.tables import to_json_value
-    from tdbg.pages.selection.locations import select_datapoints
-
-    layers = found.list_layers()
-    data: dict[str, Any] = {
-        "path": str(pages.path),
-        "datapoints": found.datapoints,
-        "tensors": sum(row.datapoints for row in layers if row.dtypes),
-        "bytes": sum(row.nbytes for row in layers),
-        "ranks": sorted(found.ranks),
-        "epochs": sorted(found.epochs),
-        "layers": [dict(zip(("path", "dtypes", "shapes", "datapoints", "bytes"), row, strict=True)) for row in layers],
-        "refused": dict(found.refused),
-        "drops": [drop._asdict() for drop in pages.drops],
-        "problems": [{"path": str(one.path), "text": one.text, "grave": one.grave} for one in pages.problems],
-    }
-    if args.datapoints:
-        data["list"] = [_build_datapoint_dict(datapoint) for datapoint in select_datapoints(pages, args)]
-    print_json("pages-list", to_json_value(data))
-
-
-def _build_datapoint_dict(datapoint: "Datapoint") -> dict[str, object]:
-    more = {"keys": datapoint.keys, "flags": datapoint.flags or None, "scalars": dict(datapoint.scalars) or None}
-    named = dict(zip(DATAPOINT_COLUMNS, datapoint_row(datapoint), strict=True))
-    return {**named, "key": datapoint.key, **{name: value for name, value in more.items() if value is not None}}
 
 
 COMMAND = Command(list_pages, LsArgs, HELP, OPTIONS, ARGUMENT)

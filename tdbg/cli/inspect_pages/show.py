@@ -39,7 +39,6 @@ OPTIONS: Options = {
     "json": JSON,
 }
 EXAMPLE = "tdbg inspect-pages show 17/layers.4.attn:output"
-FEW, SLICED_FEW = 64, 1024  # values that are printed
 TEXT = 200  # letters of a scalar
 
 
@@ -110,6 +109,7 @@ def _report_unknown_path(target: "TensorTarget") -> int:
 def _show_target(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import format_count
+    from tdbg.pages.selection.datapoint_data import describe_datapoint
 
     found = target.datapoints
     if not 0 <= args.nth <= len(found):
@@ -123,7 +123,9 @@ def _show_target(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> in
     if args.slice and len(target.tensors) != 1:
         raise TdbgError("--slice needs exactly one tensor", f"name it: {EXAMPLE}")
     if args.json:
-        return _print_json(shown, args, whole=len(found) == 1 or bool(target.path))
+        whole = len(found) == 1 or bool(target.path)
+        print_json("pages-datapoint", [describe_datapoint(*one, args.slice, whole=whole) for one in shown])
+        return 0
     if single and target.path:
         _print_tensor(found[0], shown[0][1][0], args, screen)
         return 0
@@ -134,10 +136,10 @@ def _show_target(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> in
 
 
 def _print_candidates(found: "Sequence[Datapoint]") -> int:
-    from tdbg.cli.inspect_pages.ls import DATAPOINT_COLUMNS, datapoint_row
     from tdbg.core.tables import format_count, print_table
+    from tdbg.pages.selection.datapoint_data import DATAPOINT_COLUMNS, build_datapoint_row
 
-    print_table(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
+    print_table(("nth", *DATAPOINT_COLUMNS), ((nth, *build_datapoint_row(one)) for nth, one in enumerate(found, 1)))
     print_messages(
         f"{format_count(len(found), 'datapoint', 'has')} this key: choose with --rank, --step, --epoch or --nth"
     )
@@ -233,10 +235,11 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, scre
     from tdbg.core.tables import format_shape, format_size, safe
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.render import heat_map
+    from tdbg.pages.selection.datapoint_data import BARS, FEW, SLICED_FEW
     from tdbg.pages.stats.stored_tensor import EXACT, measure_tensor
 
     with Progress("reading", tensor.nbytes) as progress:
-        figures, bars, part = measure_tensor(tensor, args.slice, 40, progress.advance)
+        figures, bars, part = measure_tensor(tensor, args.slice, BARS, progress.advance)
     _print_head(datapoint, scalars=False)
     cut = f", of it [{args.slice.strip('[]')}]: {format_shape(part.shape)}" if args.slice and part else ""
     print_lines(
@@ -298,45 +301,6 @@ def find_tokens(datapoint: "Datapoint", shape: "Sequence[int]") -> "list[str]":
         if fits and all(isinstance(item, str) for item in value):
             return list(value)
     return []
-
-
-# JSON
-
-
-def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs, *, whole: bool) -> int:
-    from tdbg.cli.inspect_pages.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.core.tables import to_json_value
-
-    found: list[dict[str, Any]] = []
-    for datapoint, tensors in shown:
-        one = dict(zip(DATAPOINT_COLUMNS, datapoint_row(datapoint), strict=True))
-        one |= {"key": datapoint.key, "flags": datapoint.flags, "scalars": dict(datapoint.scalars)}
-        one["tensors"] = [_tensor_dict(tensor, args, whole=whole) for tensor in tensors]
-        found.append(one)
-    print_json("pages-datapoint", to_json_value(found))
-    return 0
-
-
-def _tensor_dict(tensor: "Tensor", args: ShowArgs, *, whole: bool) -> dict[str, Any]:
-    from tdbg.core.errors import TdbgError
-    from tdbg.pages.stats.stored_tensor import measure_tensor
-
-    about: dict[str, object] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
-    about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}
-    if not whole:
-        return about
-    try:
-        figures, bars, part = measure_tensor(tensor, args.slice, 40)
-    except TdbgError as error:
-        if args.slice:
-            raise
-        return {**about, "error": str(error)}
-    about |= {"figures": figures.as_dict(), "histogram": bars}
-    if args.slice and part is not None:
-        about |= {"slice": args.slice, "slice_shape": part.shape}
-    if part is not None and part.count <= (SLICED_FEW if args.slice else FEW):
-        about["values"] = part.to_numbers()
-    return about
 
 
 COMMAND = Command(show_datapoint, ShowArgs, HELP, OPTIONS, ARGUMENT)

@@ -1,6 +1,6 @@
 """`tdbg metrics plot`: curves, in the terminal or as an HTML page."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import Args, Argument, Command, Option, Options
 
@@ -51,6 +51,7 @@ def plot_metrics(args: PlotArgs) -> int:
     from tdbg.core.output import print_messages
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import check_keys, report_skipped_rows
+    from tdbg.metrics.render.curve_data import collect_curves
     from tdbg.metrics.rows.row_files import find_rows_files
     from tdbg.metrics.rows.row_reader import Reading
 
@@ -59,7 +60,7 @@ def plot_metrics(args: PlotArgs) -> int:
     where, globs = split_run_and_keys(list(args.paths))
     place = find_rows_files(where, args.ranks)
     reading = Reading(place.files)
-    curves, known = _collect_curves(reading, globs, _parse_smooth(args.smooth))
+    curves, known = collect_curves(reading, globs, _parse_smooth(args.smooth))
     report_skipped_rows(place.name, reading.counts)
     check_keys(globs if known else (), known)
     if not curves:
@@ -92,30 +93,6 @@ def _parse_smooth(text: str) -> float:
     if not 0 <= found < 1:
         raise TdbgError(f"--smooth cannot be {text!r}", "write a number from 0 to less than 1, such as 0.9")
     return found
-
-
-def _collect_curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[str, list[Curve]], set[str]]":
-    """The curves of each key that is wanted, and all keys."""
-    from tdbg.metrics.metrics_options import key_filter
-    from tdbg.metrics.render.curves import Curve
-    from tdbg.metrics.rows.series import MAX_KEYS
-
-    wanted = key_filter(globs)
-    found: dict[tuple[str, int, str], Curve] = {}
-    known: dict[str, bool] = {}
-    for rank, line in reading.iter_lines():
-        for key, value in line.values.items():
-            if key not in known and len(known) < MAX_KEYS:
-                known[key] = wanted(key)
-            if known.get(key):
-                at = (key, rank, line.source)
-                if at not in found:
-                    found[at] = Curve(key, rank, line.source, smooth)
-                found[at].add_point(line.step, value)
-    curves: dict[str, list[Curve]] = {}
-    for (key, _, _), curve in sorted(found.items()):
-        curves.setdefault(key, []).append(curve)
-    return curves, set(known)
 
 
 def _print_curves(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> None:
@@ -155,31 +132,15 @@ def _format_curve_name(one: "Curve", those: "Sequence[Curve]") -> str:
 def _print_json(name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import to_json_value
+    from tdbg.metrics.render.curve_data import build_curve_dicts
 
     print_json("metrics-plot", to_json_value({"run": name, "curves": build_curve_dicts(curves)}))
-
-
-def build_curve_dicts(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, object]]:
-    """Curves as plain data."""
-    return [
-        {
-            "key": one.key,
-            "rank": one.rank,
-            "source": one.source,
-            "steps": [step for step, _ in one.points],
-            "values": [value for _, value in one.points],
-            "count": one.count,
-            "not_finite": one.non_finite,
-            "not_finite_steps": list(one.wild_steps),
-        }
-        for those in curves.values()
-        for one in those
-    ]
 
 
 def _write_html(args: PlotArgs, name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
     from tdbg.core.output import print_messages
     from tdbg.core.tables import format_count, safe
+    from tdbg.metrics.render.curve_data import build_curve_dicts
     from tdbg.metrics.render.curve_page import write_page
     from tdbg.metrics.rows.table_files import resolve_table_path
 

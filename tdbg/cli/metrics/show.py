@@ -49,6 +49,7 @@ def show_metrics(args: ShowArgs) -> int:
     )
     from tdbg.metrics.rows.row_reader import Reading
     from tdbg.metrics.rows.series import build_tally
+    from tdbg.metrics.rows.series_data import describe_metrics, list_series
 
     place = find_place(args)
     reading = Reading(place.files)
@@ -60,25 +61,12 @@ def show_metrics(args: ShowArgs) -> int:
     globs = list(args.key)
     check_keys(globs, (one.key for one in found.series.values()))
     wanted = key_filter(globs)
-    every = sorted((one for one in found.series.values() if wanted(one.key)), key=_build_sort_key)
+    every = list_series(found, wanted)
     if args.json:
-        _print_json(place.name, every, found, reading.counts)
+        print_json("metrics-show", describe_metrics(place.name, every, found, reading.counts))
     else:
         _print_series(every, found, reading.counts.rows, wanted)
     return int(not reading.counts.rows)
-
-
-def _build_sort_key(one: "Series") -> tuple[object, ...]:
-    """Phases, then tasks, then metrics; keys outside the grammar at the end."""
-    from tdbg.metrics.keys import CATEGORIES, PHASES, Key, KeyGrammarError
-
-    try:
-        key = Key.parse(one.key)
-    except KeyGrammarError:
-        return (3, 0, one.key, "", "", "", one.source, one.rank)
-    first = PHASES.index(key.phase) if key.phase in PHASES else len(PHASES)
-    kind = 2 if key.core else 1 if key.phase in CATEGORIES else 0
-    return (kind, first, key.phase, key.subset, key.task, key.metric, one.source, one.rank)
 
 
 def _print_series(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
@@ -146,51 +134,6 @@ def _format_rank_differences(those: "Sequence[Series]") -> str:
 
 def _both_nan(one: "Series", other: "Series") -> bool:
     return one.last.value != one.last.value and other.last.value != other.last.value
-
-
-def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: Any) -> None:
-    from tdbg.core.tables import to_json_value
-
-    data = {
-        "run": name,
-        "rows": counts.rows,
-        "lines_passed_over": counts.broken,
-        "rows_made_again": counts.again,
-        "rows_left_out": [
-            {"rank": rank, "why": why, "rows": one.rows, "from_step": one.first_step}
-            for (rank, why), one in sorted(found.unwritten.items())
-        ],
-        "steps_recorded": [
-            {"rank": rank, "steps": one.count + one.missing, "recorded": one.count}
-            for rank, one in sorted(found.records.items())
-        ],
-        "ranks": {rank: {"step": end.step, "epoch": end.epoch, "t": end.value} for rank, end in found.last.items()},
-        "series": [build_series_dict(one) for one in every],
-        "text": [{"key": key, "rank": rank, "text": text} for (key, rank), text in sorted(found.texts.items())],
-    }
-    print_json("metrics-show", to_json_value(data))
-
-
-def build_series_dict(one: "Series") -> dict[str, object]:
-    """A series as plain data."""
-
-    def build_point_dict(of: "Point | None") -> dict[str, object] | None:
-        return None if of is None else of._asdict()
-
-    return {
-        "key": one.key,
-        "rank": one.rank,
-        "source": one.source,
-        "phase": one.phase,
-        "unit": one.unit or None,
-        "latest": build_point_dict(one.last),
-        "best": build_point_dict(one.best),
-        "least": build_point_dict(one.least),
-        "most": build_point_dict(one.most),
-        "count": one.count,
-        "not_finite": one.non_finite,
-        "course": one.course.values,
-    }
 
 
 COMMAND = Command(show_metrics, ShowArgs, HELP, OPTIONS, ARGUMENT)

@@ -3,13 +3,11 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
+from tdbg.core.output import print_json
 from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tdbg.traces.parse.trace_files import TraceFile
-    from tdbg.traces.summary import Summary
+    pass
 
 HELP = """Show what called what, and for how long: a flame graph in text.
 
@@ -68,7 +66,9 @@ def show_flame(args: FlameArgs) -> int:
     every = load_summaries(select_traces(args), trees=True)
     trees = [(one, read, build_tree(read, args.by)) for one, read in every]
     if args.json:
-        _print_json(every, args.by)
+        from tdbg.traces.render.summary_data import describe_flames
+
+        print_json("trace-flame", describe_flames(every, args.by))
     elif args.folded:
         for one, read, root in trees:
             above = (format_label(one, read),) if len(trees) > 1 else ()
@@ -84,29 +84,6 @@ def show_flame(args: FlameArgs) -> int:
         print_messages("nothing was called in it")
         return 1
     return 0
-
-
-def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", by: str) -> None:
-    from tdbg.core.output import print_json
-    from tdbg.core.tables import to_json_value
-    from tdbg.traces.render.flame_rows import available_views, build_tree, count_cut_calls, sort_rows
-    from tdbg.traces.trace_options import format_label
-
-    data = []
-    for one, read in every:
-        rows = [
-            {name: getattr(row, name) for name in ("name", "kind", "depth", "calls", "own", "total")}
-            for row in sort_rows(build_tree(read, by))
-        ]
-        way = by or next(iter(available_views(read)), "operator")
-        about = {
-            "trace": format_label(one, read),
-            "by": way,
-            "steps": len(read.steps),
-            "calls_cut": count_cut_calls(read, by),
-        }
-        data.append({**about, "rows": rows})
-    print_json("trace-flame", to_json_value({"times": "ns", "traces": data}))
 
 
 COMMAND = Command(show_flame, FlameArgs, HELP, OPTIONS, ARGUMENT)

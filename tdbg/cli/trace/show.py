@@ -1,8 +1,9 @@
 """`tdbg trace show`: where the time and the memory of a step went."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
+from tdbg.core.output import print_json
 from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def show_traces(args: ShowArgs) -> int:
     if html is not None:
         _write_html(every, html)
     if args.json:
-        _print_json(every, left)
+        from tdbg.traces.render.summary_data import describe_summaries
+
+        print_json("trace-show", describe_summaries(every, left))
     elif html is None:
         from tdbg.traces.render.summary_text import print_summary
 
@@ -83,33 +86,6 @@ def _write_html(every: "Sequence[tuple[TraceFile, Summary]]", target: "Path") ->
     with replace_file(target) as file:
         write_page(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
     print_messages(safe(f"wrote {format_size(target.stat().st_size)} to {target}: open it in a browser"))
-
-
-def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", left: "Sequence[int]") -> None:
-    from dataclasses import asdict
-
-    from tdbg.core.output import print_json
-    from tdbg.core.tables import to_json_value
-    from tdbg.traces.analyze import summary_figures
-    from tdbg.traces.analyze.rank_comparison import compare_loaded, compare_ranks
-
-    data: list[dict[str, Any]] = []
-    for one, read in every:
-        kept = summary_figures.select_steady_steps(read)
-        told = {
-            "verdict": summary_figures.format_verdict(read),
-            "median_step_ms": summary_figures.typical_length(read) / 1e6,
-            "parts": summary_figures.compute_part_shares(kept),
-            "flops_per_step": summary_figures.compute_step_flops(read),
-            "border_steps": [step.number for step in summary_figures.select_border_steps(read)],
-        }
-        whole = asdict(read)
-        del whole["flames"]  # `tdbg trace flame --json` has them
-        data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
-        data[-1]["rank"] = read.rank if read.rank is not None else one.rank
-    apart = compare_ranks(compare_loaded(every))
-    told_of = {"ranks": asdict(apart) if apart else None, "ranks_left_out": left}
-    print_json("trace-show", to_json_value({"times": "ns", "traces": data, **told_of}))
 
 
 COMMAND = Command(show_traces, ShowArgs, HELP, OPTIONS, ARGUMENT)

@@ -4,31 +4,26 @@ Everything that comes from a file is JSON in which no ``<`` stands, and reaches 
 page may load nothing and run only the one script whose hash it names.
 """
 
-import base64
 import html
-import math
 import re
 from collections.abc import Iterator
 from importlib import resources
 from typing import IO, Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import format_count, to_json_value
+from tdbg.core.tables import format_count
 from tdbg.core.webpage import as_json, content_hash, fill_template
 from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.tensor_values import format_value, value_count
-from tdbg.pages.render.preview import Preview, build_preview, wanted_bytes
+from tdbg.pages.render.preview import wanted_bytes
+from tdbg.pages.render.tensor_picture import describe_tensor_picture, truncate_text
 from tdbg.pages.selection.tensor_selection import TensorSelection
-from tdbg.pages.stats.stored_tensor import measure_tensor
 
-BARS = 64
-TEXT = 500  # characters of a text, a name or a key
 SCALARS = 1000  # of a datapoint
 TOKENS = 16_384
 TOKEN = 40  # characters
 IDS = re.compile(r"(^|[/.:_])(ids|tokens|input_ids)($|[/.:])")
-FIGURES = ("count", "nan", "inf", "zero", "mean", "std", "min", "max", "median", "q05", "q95")
 
 
 class Report(NamedTuple):
@@ -80,7 +75,8 @@ class Document:
 
     def write_html(self, file: IO[bytes]) -> Report:
         """Write the page, datapoint by datapoint. Memory: that of one. Raises OSError."""
-        style, script, page = (_read_template(name) for name in ("page.css", "page.js", "page.html"))
+        style, page = _read_template("page.css"), _read_template("page.html")
+        script = _read_template("tensor.js") + _read_template("page.js")
         hashes = {"script_hash": content_hash(script), "style_hash": content_hash(style)}
         before, _, after = page.partition("{data}")
         names = {"title": html.escape(self.title), "style": style, "script": script, **hashes}
@@ -107,32 +103,23 @@ class Document:
         scalars = [(path, value) for path, value in datapoint.scalars.items() if self.picks.is_chosen(path)]
         about = {name: getattr(datapoint, name) for name in ("rank", "step", "epoch", "phase")}
         return {
-            "key": _truncate_text(datapoint.key),
+            "key": truncate_text(datapoint.key),
             **about,
             "scalars": [
-                [_truncate_text(path), _truncate_text(_format_scalar(value))] for path, value in scalars[:SCALARS]
+                [truncate_text(path), truncate_text(_format_scalar(value))] for path, value in scalars[:SCALARS]
             ],
             "scalars_left_out": max(len(scalars) - SCALARS, 0),
-            "tokens": [{"path": _truncate_text(path), "words": words} for path, words in token_lists(datapoint)],
+            "tokens": [{"path": truncate_text(path), "words": words} for path, words in token_lists(datapoint)],
             "tensors": tensors,
         }
 
     def _build_tensor(self, tensor: Tensor) -> dict[str, object]:
-        """Figures, histogram and preview of one; only what is wrong with it where it cannot be read."""
-        found: dict[str, Any] = {"path": _truncate_text(tensor.path), "dtype": tensor.dtype.name, "shape": tensor.shape}
-        try:
-            found |= _collect_figures(tensor)
-            drawn = build_preview(tensor, min(self.budget, wanted_bytes(tensor)))
-        except TdbgError as error:
-            self.unreadable += 1
-            return found | {"error": str(error)}
-        if not value_count(tensor.dtype, tensor.shape):
-            return found
-        if drawn is None:
-            self.without += 1
-            return found | {"why": "its values are not in this file: they take too much room"}
-        self.shrunk += drawn.shape != drawn.whole
-        return found | {"preview": _encode_preview(drawn)}
+        found = describe_tensor_picture(tensor, min(self.budget, wanted_bytes(tensor)))
+        self.unreadable += "error" in found
+        self.without += "why" in found
+        preview = found.get("preview")
+        self.shrunk += isinstance(preview, dict) and preview["shape"] != preview["whole"]
+        return found
 
 
 def _format_summary(report: Report) -> str:
@@ -144,24 +131,6 @@ def _format_summary(report: Report) -> str:
     if report.without:
         said.append(f"{format_count(report.without, 'tensor')} with statistics only")
     return ", ".join(said)
-
-
-def _collect_figures(tensor: Tensor) -> dict[str, object]:
-    """Figures of all its values, and how many lie in each part of their range."""
-    known, bars, _ = measure_tensor(tensor, "", BARS, lists=0)
-    named = known.as_dict()
-    found: dict[str, Any] = {"figures": {name: to_json_value(named[name]) for name in FIGURES if name in named}}
-    if known.min is None or known.max is None or not math.isfinite(known.max - known.min):
-        return found
-    return found | {"bars": bars, "low": float(known.min), "high": float(known.max)}
-
-
-def _encode_preview(found: Preview) -> dict[str, object]:
-    about: dict[str, object] = {
-        name: getattr(found, name) for name in ("kind", "shape", "whole", "block", "exact", "image")
-    }
-    about |= {"scale": found.scale, "low": found.low, "high": found.high, "said": found.reduction_note}
-    return {**about, "data": base64.b64encode(found.data).decode()}
 
 
 def token_lists(datapoint: Datapoint) -> Iterator[tuple[str, list[str]]]:
@@ -191,11 +160,6 @@ def token_lists(datapoint: Datapoint) -> Iterator[tuple[str, list[str]]]:
 
 def _format_scalar(value: object) -> str:
     return format_value(value) if isinstance(value, int | float | complex) else str(value)
-
-
-def _truncate_text(text: object) -> str:
-    found = str(text)
-    return found if len(found) <= TEXT else f"{found[: TEXT - 3]}..."
 
 
 def _read_template(name: str) -> str:

@@ -3,7 +3,7 @@
 Every text of the program is JSON in which no ``<`` stands, and reaches the page as text, never as markup.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TypedDict
 
 from tdbg.core.events import Event, Finding
@@ -24,6 +24,7 @@ LINE_LETTERS = 600
 MAX_EVIDENCE = 40
 MAX_TRACEBACK = 80
 PACKAGE = "tdbg.rules.report_page"
+Reader = Callable[[ProcessDir], Iterable[Event]]
 
 
 class FindingData(TypedDict):
@@ -45,11 +46,16 @@ class FindingData(TypedDict):
 def write_page(file: IO[bytes], run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> None:
     """Write the page of a run. notes: what people kept with it. Raises TdbgError without plotly, OSError."""
     title = f"{format_short(run.path.resolve().name, 100)} - tdbg report"
-    write_graphs(file, PACKAGE, title, to_json_value(describe_run(run, verdict, notes)), shared=("charts",))
+    write_graphs(file, PACKAGE, title, to_json_value(describe_run(run, verdict, notes)), shared=("charts", "report"))
 
 
-def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
-    """All that the page shows, as plain data; the events are read once more, and streamed."""
+def describe_run(
+    run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = (), read: Reader = ProcessDir.iter_events
+) -> dict[str, object]:
+    """All that the page shows, as plain data; the events are read once more, and streamed.
+
+    read: the events of a process, all of them or some, in order.
+    """
     info = read_info(run)
     processes = run.list_processes()
     stories = verdict.get_stories()
@@ -57,7 +63,7 @@ def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, obj
     followers = {id(finding) for story in stories for finding in story.followers}
     curves, lanes = RunCurves(verdict, processes), RunLanes(verdict, processes, findings)
     for process in processes:
-        for event in _read_events(process):
+        for event in _read_events(process, read):
             curves.add_event(process, event)
             lanes.add_event(process, event)
     first_t = lanes.find_first_t()
@@ -142,8 +148,8 @@ def _clean_text(text: str, limit: int = LINE_LETTERS) -> str:
     return format_short(redact_text(text[: 4 * limit]), limit)
 
 
-def _read_events(process: ProcessDir) -> Iterable[Event]:
+def _read_events(process: ProcessDir, read: Reader) -> Iterable[Event]:
     try:
-        yield from process.iter_events()
+        yield from read(process)
     except OSError:  # the file vanished or may not be read: the other ranks still speak
         return

@@ -1,0 +1,131 @@
+"""Time what `tdbg view` answers about a large run, and how much memory the server takes.
+
+python benchmarks/view.py [--steps N] [--ranks N] [--log-mb N] [--rounds N] [--check]
+
+The run is made up: so many step records over all ranks, and so much log on rank 0. Each address is asked in turn, in
+shuffled order. ``--check`` exits with 1 if 95 % of the answers take more than 200 ms, one more than 1 s (the overview, whose
+text is the first paint), or the server more than 200 MB.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import psutil
+
+from tdbg.core import events
+from tdbg.core.events import End, Start, Step
+from tdbg.core.rundir import RunDir, rank_folder
+
+LIMIT_MS, SLOWEST_MS, LIMIT_MB = 200.0, 1_000.0, 200.0
+ADDRESSES = (
+    "/runs",
+    "/runs/big/status",
+    "/runs/big/overview",
+    "/runs/big/report",
+    "/runs/big/logs",
+    "/runs/big/logs?text=step%20777",
+    "/runs/big/logs?level=ERROR",
+    "/runs/big/pages",
+    "/runs/big/flags",
+)
+
+
+def make_run(folder: Path, steps: int, ranks: int, log_mb: int) -> Path:
+    """A run of so many step records in all, each rank with its part; it ended well."""
+    run, _ = RunDir.create(folder / "big", {"command": ["python", "train.py"], "start": time.time()})
+    each = steps // ranks
+    for rank in range(ranks):
+        path = rank_folder(run.path, rank)
+        path.mkdir()
+        begun = time.time() - each
+        template = events.encode(
+            Step(
+                t=begun, step=7, loss=2.5, micro=1, lr=[0.001], grad_norm=1.5, finite=True, step_ms=12.0, forward_ms=3.0
+            )
+        ).decode()
+        with open(path / "events.jsonl", "w", encoding="utf-8") as file:
+            file.write(events.encode(Start(t=begun, host="h", pid=1, world_size=ranks)).decode())
+            for step in range(1, each + 1):
+                loss = 2.5 / (1 + step / each) + 0.01 * (step % 13)
+                line = template.replace('"step":7', f'"step":{step}').replace('"loss":2.5', f'"loss":{loss:.5f}')
+                file.write(line.replace(f'"t":{begun}', f'"t":{begun + step:.3f}'))
+            file.write(events.encode(End(t=begun + each + 1, step=each, reason="exit")).decode())
+    with open(rank_folder(run.path, 0) / "debug_log_rank0.txt", "w", encoding="utf-8") as file:
+        block = "".join(
+            f"2026-11-20T03:06:40.{number:06d} {'E' if number == 999 else 'D'} r0000 s{number:08d} [DEBUG_FORWARD] step {number} {'x' * 80}\n"
+            for number in range(1_000)
+        )
+        for _ in range(log_mb * 1_000_000 // len(block)):
+            file.write(block)
+    run.update_info(end=time.time(), exit={"code": 0, "signal": None})
+    return run.path.parent
+
+
+class Server:
+    """`tdbg view` over a folder, and a session with it."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "tdbg", "view", str(folder)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        address, _, token = self.process.stdout.readline().strip().partition("#token=")
+        self.base = f"{address.partition('/runs')[0]}/api/v1"
+        body = json.dumps({"token": token}).encode()
+        self.session = json.load(urlopen(Request(f"{self.base}/session", body)))["session"]
+
+    def ask(self, path: str) -> tuple[float, Any]:
+        """Milliseconds, and the answer."""
+        begun = time.perf_counter()
+        answer = urlopen(Request(self.base + path, headers={"Authorization": f"Bearer {self.session}"})).read()
+        return (time.perf_counter() - begun) * 1e3, json.loads(answer)
+
+    def measure_mb(self) -> float:
+        """Resident memory of the server itself."""
+        return psutil.Process(self.process.pid).memory_info().rss / 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python benchmarks/view.py")
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--log-mb", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    drawn = random.Random(0)
+    with tempfile.TemporaryDirectory(prefix="tdbg-view-") as folder:
+        runs = make_run(Path(folder), args.steps, args.ranks, args.log_mb)
+        server = Server(runs)
+        try:
+            first_ms, _ = server.ask("/runs/big/overview")
+            times: dict[str, list[float]] = {path: [] for path in ADDRESSES}
+            for _ in range(args.rounds):
+                for path in drawn.sample(ADDRESSES, len(ADDRESSES)):
+                    times[path].append(server.ask(path)[0])
+            used_mb = server.measure_mb()
+        finally:
+            server.process.terminate()
+            server.process.wait()
+    every = sorted(value for values in times.values() for value in values)
+    late = every[int(0.95 * (len(every) - 1))]
+    print(f"{args.steps:,} step records of {args.ranks} ranks, {args.log_mb:,} MB of log; {args.rounds} rounds")
+    print(f"{'address':<40} {'median ms':>10} {'most ms':>10}")
+    for path, values in times.items():
+        print(f"{path:<40} {statistics.median(values):>10.1f} {max(values):>10.1f}")
+    print(
+        f"first overview {first_ms:.0f} ms; 95 % of {len(every)} answers within {late:.0f} ms; server {used_mb:.0f} MB"
+    )
+    return int(args.check and (late > LIMIT_MS or first_ms > SLOWEST_MS or used_mb > LIMIT_MB))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""`tdbg view`: runs in the browser."""
+
+import contextlib
+
+from tdbg.core.command_spec import Args, Argument, Command, Option, Options
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HELP = """Show runs in the browser, and serve them as an HTTP API on 127.0.0.1.
+
+        tdbg view
+        tdbg view train --open
+        tdbg view tdbg_runs --port 8000
+
+    Print an address with a token; the page keeps a session for it. Nothing else on this machine or the network can
+    read the pages without that token. On another machine, forward the port with the ssh line that is printed.
+    """
+OPTIONS: Options = {
+    "port": Option(("--port",), "PORT", "The port to listen on; 0: any free one.", least=0),
+    "open": Option(("--open",), "", "Open the address in a browser."),
+    "routes": Option(("--routes",), "", "Print the addresses of the HTTP API, and end."),
+    "control": Option(("--control",), "", "Allow the pages to change level and flags of a live run."),
+}
+ARGUMENT = Argument("RUN", "A run, a folder of runs, or nothing for ./tdbg_runs.", field="run", many=False)
+
+
+class ViewArgs(Args):
+    """What `view` can be given."""
+
+    run: str | None = None
+    port: int = 0
+    open: bool = False
+    routes: bool = False
+    control: bool = False
+
+
+def view_runs(args: ViewArgs) -> int:
+    """Serve until Ctrl-C."""
+    import getpass
+    import os
+    import webbrowser
+
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.host import host_name
+    from tdbg.core.output import print_lines, print_messages
+    from tdbg.core.tables import print_table
+
+    try:
+        from tdbg.viewer.routes import list_routes
+        from tdbg.viewer.run_library import RunLibrary, Served
+        from tdbg.viewer.server import LOOPBACK, bind_socket, build_app, serve
+        from tdbg.viewer.sessions import Sessions
+    except ModuleNotFoundError as error:
+        raise TdbgError(f"tdbg view needs {error.name}", "install the extra: pip install 'tdbg[view]'") from None
+    if args.routes:
+        print_table(("method", "address", "answer"), [(one.method, one.path, one.summary) for one in list_routes()])
+        return 0
+    sessions, library = Sessions(), RunLibrary(args.run)
+    listener = bind_socket(args.port)
+    port = listener.getsockname()[1]
+    page = f"/runs/{library.only.path.name}/overview" if library.only is not None else "/runs"
+    address = f"http://{LOOPBACK}:{port}{page}#token={sessions.token}"
+    print_lines([address])
+    if "SSH_CONNECTION" in os.environ:
+        print_messages(
+            f"from your own machine first: ssh -N -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{host_name()}"
+        )
+    print_messages("Ctrl-C ends it")
+    served = Served(library, sessions, args.control)
+    with contextlib.ExitStack() as open_page:
+        if args.open:
+            webbrowser.open(open_page.enter_context(write_redirect(address)))
+        try:
+            serve(build_app(served), listener)
+        finally:
+            served.drawings.close()
+    return 0
+
+
+@contextlib.contextmanager
+def write_redirect(address: str) -> "Iterator[str]":
+    """The address of a private page that leads to this one: the words of a command line are seen by other users."""
+    import json
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="tdbg-view-", ignore_cleanup_errors=True) as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(f"<!doctype html><script>location.replace({json.dumps(address)})</script>", encoding="utf-8")
+        yield page.as_uri()
+
+
+COMMAND = Command(view_runs, ViewArgs, HELP, OPTIONS, ARGUMENT, colors=False)

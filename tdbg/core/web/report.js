@@ -1,0 +1,138 @@
+// The report of a run: its story, its lanes and curves by charts.js, its tables. For the file and the viewer.
+// data: what describe_run of tdbg/rules/report_page gives. Returns {redraw, showFinding}.
+function buildReport(root, data) {
+  const headline = appendElement("p", data.headline, root, data.severity);
+  headline.id = "headline";
+  fillList("facts", data.facts);
+  fillList("lines", data.lines);
+
+  const story = data.findings.length ? appendElement("ol", undefined, addSection("story-section", "Findings")) : null;
+  if (story) story.id = "story", data.findings.forEach(fillFinding);
+
+  const lanesSection = data.lanes.rows.length ? addSection("lanes-section", "Ranks over time") : null, lanes = lanesSection ? addLanes() : null;
+  const logarithmic = data.charts.length || data.heats.length ? addCharts() : null;
+  const tables = appendElement("div", undefined, root);
+  tables.id = "tables";
+  data.tables.forEach(fillTable);
+
+  function fillList(id, texts) {
+    const list = appendElement("ul", undefined, root);
+    list.id = id;
+    for (const text of texts) appendElement("li", text, list);
+  }
+
+  function addSection(id, title) {
+    const section = appendElement("section", undefined, root);
+    section.id = id;
+    appendElement("h2", title, section);
+    return section;
+  }
+
+  function showFinding(number) {
+    if (!story || !story.children[number]) return;
+    const card = story.children[number];
+    for (const one of story.children) one.classList.toggle("shown", one === card);
+    card.scrollIntoView({behavior: "smooth", block: "center"});
+  }
+
+  function fillFinding(finding) {
+    const card = appendElement("li", undefined, story, "finding " + finding.severity + (finding.follows ? " follower" : ""));
+    const head = appendElement("h3", undefined, card);
+    if (finding.follows) appendElement("span", "followed by: ", head, "note");
+    appendElement("span", finding.code + " " + finding.severity, head, "badge");
+    head.append(" " + finding.title);
+    if (finding.where.length) appendElement("p", finding.where.join(", "), card, "note");
+    const told = appendElement("dl", undefined, card);
+    for (const [name, text] of [["cause", finding.cause], ["try", finding.try_next]]) {
+      if (text) appendElement("dt", name, told), appendElement("dd", text, told);
+    }
+    if (!told.children.length) told.remove();
+    if (finding.evidence.length || finding.grade || finding.traceback.length) fillEvidence(finding, card);
+  }
+
+  function fillEvidence(finding, card) {
+    const box = appendElement("details", undefined, card);
+    box.open = data.findings.length <= 6 && finding.evidence.length <= 8;
+    appendElement("summary", "evidence" + (finding.grade ? ", " + finding.grade : ""), box);
+    const list = appendElement("ul", undefined, box);
+    for (const line of finding.evidence) appendElement("li", line, list);
+    if (finding.traceback.length) appendElement("pre", finding.traceback.join("\n"), box);
+  }
+
+  function addLanes() {
+    appendElement("p", data.lanes.note, lanesSection, "note").id = "lanes-note";
+    const place = appendElement("div", undefined, lanesSection, "chart");
+    place.id = "lanes";
+    return place;
+  }
+
+  function addCharts() {
+    const section = addSection("charts-section", "Curves");
+    const label = appendElement("label", undefined, appendElement("p", undefined, section, "tools"));
+    const box = appendElement("input", undefined, label);
+    box.type = "checkbox", box.id = "logarithmic";
+    label.append(" logarithmic");
+    const charts = appendElement("div", undefined, section), heats = appendElement("div", undefined, section);
+    charts.id = "charts", heats.id = "heats";
+    for (const chart of data.charts) fillChart(chart, charts);
+    for (const heat of data.heats) fillHeat(heat, heats);
+    box.addEventListener("change", () => data.charts.forEach(drawChart));
+    return box;
+  }
+
+  function fillChart(chart, charts) {
+    const box = appendElement("div", undefined, charts);
+    box.id = "chart-" + chart.id;
+    appendElement("h3", chart.title, box);
+    if (chart.choices.length > 1) {
+      const label = appendElement("label", "of ", box);
+      chart.select = appendElement("select", undefined, label);
+      chart.choices.forEach((choice, number) => { appendElement("option", choice.name, chart.select).value = String(number); });
+      chart.select.addEventListener("change", () => drawChart(chart));
+    }
+    appendElement("p", chart.note, box, "note");
+    chart.place = appendElement("div", undefined, box, "chart");
+  }
+
+  function fillHeat(heat, heats) {
+    const box = appendElement("div", undefined, heats);
+    appendElement("h3", heat.title, box);
+    heat.line = appendElement("p", heat.note, box, "note");
+    heat.place = appendElement("div", undefined, box, "chart");
+  }
+
+  function drawChart(chart) {
+    const curves = chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
+    drawCurves(chart.place, chart, curves, data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding});
+  }
+
+  function fillTable(found) {
+    const section = appendElement("section", undefined, found.id === "ranks" && lanesSection ? lanesSection : tables);
+    section.id = "table-" + found.id;
+    appendElement(section.parentElement === tables ? "h2" : "h3", found.title, section);
+    if (found.note) appendElement("p", found.note, section, "note");
+    fillRows(appendElement("div", undefined, section, "scroll"), found.columns, found.rows);
+  }
+
+  function redraw() {
+    if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
+    data.charts.forEach(drawChart);
+    data.heats.forEach(heat => { heat.line.textContent = heat.note + " " + drawHeat(heat.place, heat); });
+  }
+
+  redraw();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  return {redraw, showFinding};
+}
+
+// A table whose columns of numbers are aligned to the right.
+function fillRows(place, columns, rows) {
+  const whole = appendElement("table", undefined, place, columns.length > 4 ? "wide" : "");
+  const line = appendElement("tr", undefined, appendElement("thead", undefined, whole)), body = appendElement("tbody", undefined, whole);
+  const numeric = columns.map((_, at) => rows.every(row => typeof row[at] !== "string") && rows.some(row => row[at] !== null));
+  columns.forEach((name, at) => appendElement("th", name, line, numeric[at] ? "number" : ""));
+  for (const row of rows) {
+    const cells = appendElement("tr", undefined, body);
+    row.forEach((value, at) => appendElement("td", formatNumber(value), cells, numeric[at] ? "number" : ""));
+  }
+}

@@ -1,0 +1,158 @@
+"""The runs of a folder: what a list shows of each, and how old ones are removed.
+
+Two small files of each run are read, run.json and report.json; a list of hundreds takes well under a second.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tdbg.core import run_files
+from tdbg.core.files import read_json
+from tdbg.core.rundir import STATE_FILE, RunDir
+from tdbg.launch.live import has_ended
+from tdbg.rules.verdict import REPORT_FILE
+from tdbg.rules.view import read_info
+
+REMOVED_SUFFIX = ".removed"  # of a run whose removal has begun
+
+
+@dataclass(slots=True, kw_only=True)
+class RunEntry:
+    """A run in a list. Times in seconds since 1970. duration_s: until now while it goes on.
+
+    title: of the finding that the verdict begins with; empty where there is none, or no verdict (severity is None then,
+    "none" where nothing was found).
+    """
+
+    name: str
+    state: str  # running, ended
+    start: float | None = None
+    duration_s: float | None = None
+    command: list[str] = field(default_factory=list)
+    severity: str | None = None
+    title: str = ""
+    codes: list[str] = field(default_factory=list)
+    steps: int | None = None
+    loss: float | str | None = None
+    exit: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def list_run_paths(folder: Path) -> list[Path]:
+    """Run directories in a folder, the newest first. A link is none."""
+    found = []
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return []
+    for entry in entries:
+        state = os.path.join(entry.path, STATE_FILE)
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and not os.path.islink(state):
+            try:
+                found.append((os.stat(state).st_mtime, Path(entry.path)))
+            except OSError:
+                continue
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def describe_run_entry(run: RunDir) -> RunEntry:
+    """What a list shows of a run."""
+    info, report = read_info(run), _read_report(run)
+    start, end, is_over = _as_number(info.get("start")), _as_number(info.get("end")), has_ended(info)
+    until = end if end is not None else None if is_over else time.time()
+    ranks = [row for row in _as_list(report.get("ranks")) if isinstance(row, dict)]
+    findings = [one for one in _as_list(report.get("findings")) if isinstance(one, dict)]
+    ended = report.get("exit")
+    return RunEntry(
+        name=run.path.name,
+        state="ended" if is_over else "running",
+        start=start,
+        duration_s=max(until - start, 0.0) if start is not None and until is not None else None,
+        command=[str(word) for word in _as_list(info.get("command"))],
+        severity=str(report.get("worst_severity") or "none") if report else None,
+        title=f"{findings[0].get('code')} {findings[0].get('title')}" if findings else "",
+        codes=[str(one.get("code")) for one in findings],
+        steps=max((row["steps"] for row in ranks if isinstance(row.get("steps"), int)), default=None),
+        loss=next((row["loss"] for row in ranks if isinstance(row.get("loss"), int | float | str)), None),
+        exit=str(ended.get("text", "")) if isinstance(ended, dict) else "",
+    )
+
+
+def _read_report(run: RunDir) -> dict[str, Any]:
+    try:
+        found = read_json(run.path / REPORT_FILE)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _as_number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def select_old_runs(
+    paths: Sequence[Path], keep: int, older_s: float | None, now: float
+) -> tuple[list[Path], list[str]]:
+    """Of runs, the newest first, those that may go, and why others of them stay.
+
+    keep: so many of the newest stay. older_s: and those that ended, or began, less than so many seconds ago. A run that
+    may still go on stays, and so does one that another user owns.
+    """
+    chosen, kept = [], []
+    for path in paths[keep:]:
+        run = RunDir(path)
+        info = read_info(run)
+        last_t = _as_number(info.get("end")) or path.joinpath(STATE_FILE).stat().st_mtime
+        if older_s is not None and now - last_t < older_s:
+            continue
+        obstacle = run_files.describe_write_obstacle(path)
+        if not has_ended(info):
+            kept.append(f"{path.name} is kept: it may still go on")
+        elif obstacle:
+            kept.append(f"{path.name} is kept: {obstacle}")
+        else:
+            chosen.append(path)
+    return chosen, kept
+
+
+def measure_run(path: Path) -> int:
+    """Bytes on disk of a run; links are not followed."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def remove_run(path: Path) -> None:
+    """Remove a run directory. It is no run from the first moment on, even if this is cut off. Raises OSError.
+
+    No link is followed: neither one that stands for the run, nor one in it.
+    """
+    if path.is_symlink():
+        raise OSError(f"{path} is a link")
+    aside = path.with_name(f".{path.name}{REMOVED_SUFFIX}")
+    os.rename(path, aside)
+    shutil.rmtree(aside)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a removal that was cut off left there."""
+    for path in folder.glob(f".*{REMOVED_SUFFIX}"):
+        if not path.is_symlink() and not run_files.describe_write_obstacle(path):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""What each address answers, one file for each kind of thing."""

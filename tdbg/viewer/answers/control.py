@@ -1,0 +1,94 @@
+"""Level and flags of a run: what is on, and with ``--control`` what shall be."""
+
+from typing import Any
+
+import msgspec
+
+from tdbg.core.config import check_setting, read_flags
+from tdbg.core.control import Request
+from tdbg.core.flags import FLAGS
+from tdbg.core.tables import to_json_value
+from tdbg.launch.ask import send_request
+from tdbg.launch.live import read_snapshot
+from tdbg.viewer.answers.debug import WhichRun
+from tdbg.viewer.routes import API, route
+from tdbg.viewer.run_library import Served
+
+
+class FlagState(msgspec.Struct, kw_only=True):
+    """A debug flag of a run. probe: what it wakes, empty if a program alone sees it. observations: so far."""
+
+    name: str
+    summary: str
+    probe: str
+    is_on: bool
+    observations: int
+
+
+class FlagStates(msgspec.Struct, kw_only=True):
+    """Level and flags of a run now."""
+
+    state: str
+    level: str
+    flags: list[FlagState]
+
+
+class Change(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What shall hold from the next step that all ranks can reach: a level, flags on or off, for so many steps (0: for good)."""
+
+    level: str = ""
+    flags: dict[str, bool] = {}
+    for_steps: int = 0
+
+
+@route("GET", f"{API}/runs/{{run}}/flags")
+def show_flags(served: Served, run: str) -> FlagStates:
+    """The level and each debug flag: whether it is on, and how often its probe observed something."""
+    found = served.runs.open_run(run)
+    snapshot = read_snapshot(found)
+    rank = snapshot.ranks[0] if snapshot.ranks else None
+    settings = snapshot.settings
+    on = set(rank.flags if rank else (name for name, value in settings.flags.items() if value is not False))
+    looks = served.drawings.get_drawing(found).report["looks"]
+    return FlagStates(
+        state="ended" if snapshot.ended else "running",
+        level=rank.level if rank else settings.level,
+        flags=[
+            FlagState(
+                name=flag.name,
+                summary=flag.summary,
+                probe=flag.probe or "",
+                is_on=flag.name in on,
+                observations=looks.get(flag.name, {}).get("count", 0),
+            )
+            for flag in FLAGS
+        ],
+    )
+
+
+@route("POST", f"{API}/runs/{{run}}/flags", changes=True)
+def change_flags(served: Served, run: str, body: Change) -> dict[str, Any]:
+    """Change level and flags of a live run, as `tdbg control`; the answer does not wait for the ranks."""
+    found = served.runs.open_run(run)
+    known = tuple(read_snapshot(found).settings.flags)
+    flags = read_flags([f"{name}={'true' if value else 'false'}" for name, value in body.flags.items()], known)
+    level = str(check_setting("level", body.level)) if body.level else ""
+    return _send(served, run, Request(number=0, level=level, flags=flags, for_steps=max(body.for_steps, 0)))
+
+
+@route("POST", "/debug/level/{level}", changes=True)
+def change_level(served: Served, level: str, query: WhichRun) -> dict[str, Any]:
+    """Change the level of a live run: off, basic, advanced or extreme."""
+    wanted = str(check_setting("level", level))
+    return _send(served, served.runs.open_newest(query.run).path.name, Request(number=0, level=wanted))
+
+
+@route("POST", "/debug/clear", changes=True)
+def clear_history(served: Served, query: WhichRun) -> dict[str, Any]:
+    """Clear the last steps that each rank of a live run keeps for reports."""
+    return _send(served, served.runs.open_newest(query.run).path.name, Request(number=0, clear_history=True))
+
+
+def _send(served: Served, run: str, wish: Request) -> dict[str, Any]:
+    found: dict[str, Any] = to_json_value(send_request(served.runs.open_run(run), wish, wait_s=0).as_dict())
+    return found

@@ -1,0 +1,39 @@
+"""What a run does now, as a stream of events for its page."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+
+from tdbg.core.tables import to_json_value
+from tdbg.launch.live import read_snapshot
+from tdbg.viewer.routes import API, route
+from tdbg.viewer.run_library import Served
+
+EVERY_S = 2.0
+QUIET_S = 15.0  # a comment after so long shows that the server lives
+
+
+@route("GET", f"{API}/runs/{{run}}/events")
+async def stream_status(served: Served, run: str) -> AsyncIterator[bytes]:
+    """The status whenever it changes, as server-sent events, until the run ends."""
+    found = served.runs.open_run(run)
+    before, silent_s = b"", 0.0
+    while True:
+        status: dict[str, Any] = to_json_value((await run_in_threadpool(read_snapshot, found)).as_dict())
+        for rank in status["ranks"]:
+            rank.pop("last_seen_s", None)  # it changes by itself
+        now = msgspec.json.encode(status)
+        if now != before:
+            before, silent_s = now, 0.0
+            yield b"event: status\ndata: " + now + b"\n\n"
+        elif silent_s >= QUIET_S:
+            silent_s = 0.0
+            yield b": still here\n\n"
+        if status["state"] == "ended":
+            yield b"event: end\ndata: {}\n\n"
+            return
+        await asyncio.sleep(EVERY_S)
+        silent_s += EVERY_S

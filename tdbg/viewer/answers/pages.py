@@ -1,0 +1,123 @@
+"""Captured tensors: the list, one datapoint, statistics, parts of a tensor."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import to_json_value
+from tdbg.pages.read.datapoint import Datapoint, Tensor
+from tdbg.pages.read.listing import Listing
+from tdbg.pages.read.page_set import PageSet
+from tdbg.pages.render.preview import wanted_bytes
+from tdbg.pages.render.tensor_picture import describe_tensor_picture
+from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
+from tdbg.pages.selection.locations import Selected, select_datapoints
+from tdbg.viewer.routes import API, route
+from tdbg.viewer.run_library import Served, UnknownRunError
+
+PICTURE_BYTES = 1 << 20
+NO_PAGES: dict[str, Any] = {
+    "path": "",
+    "datapoints": 0,
+    "tensors": 0,
+    "bytes": 0,
+    "ranks": [],
+    "epochs": [],
+    "layers": [],
+    "refused": {},
+    "drops": [],
+    "problems": [],
+    "list": [],
+}
+
+
+class PagesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which datapoints: ranges such as 0,3-5 for ranks and 100:200 for steps."""
+
+    ranks: str = ""
+    steps: str = ""
+    epochs: str = ""
+    phase: str = ""
+    datapoints: bool = False
+
+
+class TensorQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which tensor of which datapoint. nth: of several with the key, from 0. slice: such as 0,:,3:5."""
+
+    key: str
+    path: str = ""
+    nth: int = 0
+    slice: str = ""
+
+
+class PictureQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which tensor is drawn."""
+
+    key: str
+    path: str
+    nth: int = 0
+
+
+class NothingCapturedError(UnknownRunError):
+    """The run has no pages, or no such datapoint or tensor."""
+
+
+@route("GET", f"{API}/runs/{{run}}/pages")
+def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
+    """Layers, shapes and datapoints, as `tdbg inspect-pages ls --json`."""
+    selected = Selected(ranks=query.ranks, steps=query.steps, epochs=query.epochs, phase=query.phase)
+    if not _has_pages(served.runs.open_run(run).path):
+        return NO_PAGES
+    with _open_pages(served, run) as pages:
+        found = Listing()
+        for datapoint in select_datapoints(pages, selected):
+            found.add_datapoint(datapoint)
+        return describe_listing(pages, found, selected, datapoints=query.datapoints)
+
+
+@route("GET", f"{API}/runs/{{run}}/pages/datapoint")
+def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, Any]:
+    """One datapoint with its tensors; of one that is named the figures, a histogram, and few values."""
+    with _open_pages(served, run) as pages:
+        found = pages.find(query.key)
+        if not 0 <= query.nth < len(found):
+            raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
+        datapoint = found[query.nth]
+        if not query.path:
+            return describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
+        return describe_tensor(_find_tensor(datapoint, query.path), query.slice)
+
+
+@route("GET", f"{API}/runs/{{run}}/pages/picture")
+def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]:
+    """One tensor as the pages draw it: figures, histogram, and a preview that is reduced where it is large."""
+    with _open_pages(served, run) as pages:
+        found = pages.find(query.key)
+        if not 0 <= query.nth < len(found):
+            raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
+        tensor = _find_tensor(found[query.nth], query.path)
+        picture: dict[str, Any] = to_json_value(
+            describe_tensor_picture(tensor, min(wanted_bytes(tensor), PICTURE_BYTES))
+        )
+        return picture
+
+
+def _find_tensor(datapoint: Datapoint, path: str) -> Tensor:
+    tensor = datapoint.tensors.get(path)
+    if tensor is None:
+        raise NothingCapturedError("this datapoint has no such tensor", "leave out path: all are listed")
+    return tensor
+
+
+def _has_pages(run: Path) -> bool:
+    return any(run.glob("rank*/pages")) or any(run.glob("rank*/*/pages"))
+
+
+def _open_pages(served: Served, run: str) -> PageSet:
+    path = served.runs.open_run(run).path
+    try:
+        return PageSet.open(str(path))
+    except TdbgError as error:
+        raise NothingCapturedError(str(error), error.hint) from None

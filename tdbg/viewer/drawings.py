@@ -1,0 +1,154 @@
+"""The verdict and the overview of runs, made once for a state of their files; of a large run beside the server.
+
+A run of a million records takes a minute to judge. Until that is done, in a process of its own, the answer holds what is
+known at once: how far the ranks came, the findings told while the run went on, and curves of a sample of the records.
+
+``python -m tdbg.viewer.drawings RUN`` is that process: it prints a JSON object of both.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tdbg.core.rundir import EVENTS, RunDir
+from tdbg.core.tables import to_json_value
+from tdbg.launch import metrics_findings
+from tdbg.rules.kept_verdict import load_verdict
+from tdbg.rules.report_page.document import describe_run
+from tdbg.rules.rule_engine import judge_run, outline_run
+from tdbg.rules.verdict import Verdict
+from tdbg.viewer.sampled_events import SampledReader
+
+LARGE_BYTES = 4 << 20  # of events: from here on they are not read while somebody waits
+MAX_KEPT = 16
+REST = 5.0  # a run that goes on is drawn again after so many times what it took
+FRESH_S = 2.0  # so long a quick drawing serves, though the files have grown
+UNFINISHED = "the whole verdict is being drawn: findings are those told during the run, curves show a sample"
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(slots=True)
+class Drawing:
+    """What was drawn of a run. stamp: of its files then. took_s: to draw it."""
+
+    report: dict[str, Any]
+    overview: dict[str, Any]
+    stamp: Stamp
+    is_final: bool
+    drawn_at: float = field(default_factory=time.monotonic)
+    took_s: float = 0.0
+
+
+class Drawings:
+    """The last drawing of each run; at most one large run is drawn at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._final: OrderedDict[Path, Drawing] = OrderedDict()
+        self._quick: OrderedDict[Path, Drawing] = OrderedDict()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def get_drawing(self, run: RunDir) -> Drawing:
+        """The newest whole drawing, if the files are as they were or it is not old; else one that is quick to make."""
+        stamp, size = stamp_run(run)
+        with self._lock:
+            final = self._final.get(run.path)
+            if final is not None and (final.stamp == stamp or self._is_resting(final)):
+                return final
+            if size < LARGE_BYTES:
+                return self._keep(self._final, run.path, draw_whole(run, stamp))
+            found = final or self._quick.get(run.path)
+            is_old = found is None or (found.stamp != stamp and time.monotonic() - found.drawn_at >= FRESH_S)
+            if found is None or (is_old and not found.is_final):
+                found = self._keep(self._quick, run.path, draw_quickly(run, stamp))
+            if self._process is None:  # last: on few cores it takes time from what is waited for
+                self._start_drawing(run, stamp)
+            return found
+
+    @staticmethod
+    def _is_resting(final: Drawing) -> bool:
+        return time.monotonic() - final.drawn_at < REST * final.took_s
+
+    @staticmethod
+    def _keep(kept: OrderedDict[Path, Drawing], path: Path, drawing: Drawing) -> Drawing:
+        kept[path] = drawing
+        kept.move_to_end(path)
+        while len(kept) > MAX_KEPT:
+            kept.popitem(last=False)
+        return drawing
+
+    def _start_drawing(self, run: RunDir, stamp: Stamp) -> None:
+        command = [sys.executable, "-m", "tdbg.viewer.drawings", str(run.path.resolve())]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        threading.Thread(target=self._finish_drawing, args=(self._process, run, stamp), daemon=True).start()
+
+    def _finish_drawing(self, process: "subprocess.Popen[bytes]", run: RunDir, stamp: Stamp) -> None:
+        begun = time.monotonic()
+        text, _ = process.communicate()
+        took_s = time.monotonic() - begun
+        with self._lock:
+            self._process = None
+            if process.returncode == 0:
+                found = json.loads(text)
+                drawing = Drawing(found["report"], found["overview"], stamp, True, took_s=took_s)
+                self._keep(self._final, run.path, drawing)
+
+    def close(self) -> None:
+        """End the process that draws, if there is one."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+
+def stamp_run(run: RunDir) -> tuple[Stamp, int]:
+    """Sizes and times of what the verdict depends on, and the bytes of its events."""
+    found, total = [], 0
+    for path in (run.path / "run.json", *(process.path / EVENTS for process in run.list_processes())):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found.append((str(path), status.st_size, status.st_mtime_ns))
+        total += status.st_size
+    return tuple(found), total
+
+
+def judge(run: RunDir) -> Verdict:
+    """The verdict of a run, kept or drawn now."""
+    return load_verdict(run) or metrics_findings.add_metrics_findings(judge_run(run), run)
+
+
+def draw_whole(run: RunDir, stamp: Stamp) -> Drawing:
+    """Verdict and overview from all events."""
+    verdict = judge(run)
+    return Drawing(to_json_value(verdict.as_dict()), to_json_value(describe_run(run, verdict)), stamp, True)
+
+
+def draw_quickly(run: RunDir, stamp: Stamp) -> Drawing:
+    """The kept verdict, or what is known without judging; curves from a sample of the records."""
+    kept, read = load_verdict(run), SampledReader(len(stamp)).read_events
+    verdict = kept or outline_run(run, read)
+    if kept is None:
+        verdict.trouble.append(UNFINISHED)
+    overview: dict[str, Any] = to_json_value(describe_run(run, verdict, read=read))
+    overview["lines"] = [*overview["lines"], UNFINISHED] if kept is None else overview["lines"]
+    return Drawing(to_json_value(verdict.as_dict()), overview, stamp, False)
+
+
+def main() -> None:
+    """Print both of the run that is named."""
+    run = RunDir.open(sys.argv[1])
+    drawing = draw_whole(run, ())
+    json.dump({"report": drawing.report, "overview": drawing.overview}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

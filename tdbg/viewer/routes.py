@@ -1,0 +1,138 @@
+"""The table of routes: one entry serves the address, checks its query, and describes itself in the OpenAPI document.
+
+A route is a function in a file of ``tdbg/viewer/answers``, marked with `route`. What it takes and returns are msgspec
+structs: the query is checked against the one, the schema of the answer comes from the other.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import msgspec
+
+from tdbg.version import __version__
+
+API = "/api/v1"
+RUN = "{run}"
+Handler = Callable[..., Any]
+
+
+class Problem(msgspec.Struct, kw_only=True):
+    """Why a request was refused, and what to do next."""
+
+    error: str
+    try_next: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """One address. changes: it acts on a run, and is there with ``--control`` alone."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    query: type[msgspec.Struct] | None
+    body: type[msgspec.Struct] | None
+    answer: Any
+    changes: bool
+    streams: bool
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names in the path, in order."""
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+_routes: list[Route] = []
+
+
+def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler], Handler]:
+    """Mark a function as what answers an address. Its docstring's first line is the summary.
+
+    It is called with the `RunLibrary`, the parts of the path by name, and ``query`` or ``body`` if it has them.
+    """
+
+    def add_route(handler: Handler) -> Handler:
+        hints = get_type_hints(handler)
+        summary = (inspect.getdoc(handler) or "").partition("\n")[0]
+        streams = inspect.isasyncgenfunction(handler)
+        answer = str if streams else hints["return"]
+        _routes.append(
+            Route(method, path, summary, handler, hints.get("query"), hints.get("body"), answer, changes, streams)
+        )
+        return handler
+
+    return add_route
+
+
+def list_routes(*, changes: bool = True) -> list[Route]:
+    """All routes, by path. changes: also those that act on a run."""
+    package = importlib.import_module("tdbg.viewer.answers")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return sorted((one for one in _routes if changes or not one.changes), key=lambda one: (one.path, one.method))
+
+
+def build_openapi(*, changes: bool) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of the routes."""
+    routes = list_routes(changes=changes)
+    types = [kind for one in routes for kind in (one.answer, one.body) if kind not in (None, type(None))]
+    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template="#/components/schemas/{name}")
+    schema_of = dict(zip(map(repr, types), schemas, strict=False))
+    paths: dict[str, dict[str, Any]] = {}
+    for one in routes:
+        paths.setdefault(one.path, {})[one.method.lower()] = _describe_route(one, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "tdbg", "version": __version__, "summary": "Runs of tdbg, as data."},
+        "security": [{"session": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"session": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
+    problem = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    found: dict[str, Any] = {
+        "summary": one.summary,
+        "operationId": one.handler.__name__,
+        "parameters": [*_describe_path(one), *_describe_query(one.query)],
+        "responses": {
+            "200": {
+                "description": "The answer.",
+                "content": {
+                    "text/event-stream" if one.streams else "application/json": {"schema": schema_of[repr(one.answer)]}
+                },
+            },
+            "400": {"description": "A parameter is wrong.", "content": problem},
+            "401": {"description": "The session is missing or not known.", "content": problem},
+            "404": {"description": "There is no such thing.", "content": problem},
+        },
+    }
+    if one.body is not None:
+        found["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema_of[repr(one.body)]}},
+        }
+    return found
+
+
+def _describe_path(one: Route) -> Iterator[dict[str, Any]]:
+    for name in one.parameters:
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _describe_query(query: type[msgspec.Struct] | None) -> Iterator[dict[str, Any]]:
+    if query is None:
+        return
+    schema = msgspec.json.schema(query)
+    found = schema["$defs"][query.__name__]
+    for name, about in found["properties"].items():
+        yield {"name": name, "in": "query", "required": name in found.get("required", ()), "schema": about}

@@ -1,0 +1,63 @@
+"""The runs that are served: one, or those of a folder. Nothing outside of them is reachable by any name."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tdbg.core.errors import TdbgError
+from tdbg.core.rundir import RUNS, STATE_FILE, RunDir
+from tdbg.launch.run_list import list_run_paths
+from tdbg.viewer.drawings import Drawings
+from tdbg.viewer.sessions import Sessions
+
+
+@dataclass(slots=True)
+class Served:
+    """What the handlers of routes are given. control: they may act on a run."""
+
+    runs: "RunLibrary"
+    sessions: Sessions
+    control: bool = False
+    drawings: Drawings = field(default_factory=Drawings)
+
+
+class UnknownRunError(TdbgError):
+    """A name that no served run has."""
+
+
+class RunLibrary:
+    """The runs by their names, which are those of their folders.
+
+    where: a run directory, a folder of run directories, or None for those under ./tdbg_runs. Raises TdbgError where
+    there is neither.
+    """
+
+    def __init__(self, where: str | None) -> None:
+        self.only: RunDir | None = None
+        folder = Path(RUNS if where is None else where)
+        if (where is None or folder.is_dir()) and not (folder / STATE_FILE).exists():
+            self.folder = folder
+            if where is not None and not self.list_names():
+                self.only = RunDir.open(where)
+        else:
+            self.only = RunDir.open(where)
+        if self.only is not None:
+            self.folder = self.only.path.parent
+
+    def list_names(self) -> list[str]:
+        """Names of the runs, the newest first."""
+        if self.only is not None:
+            return [self.only.path.name]
+        return [path.name for path in list_run_paths(self.folder)]
+
+    def open_run(self, name: str) -> RunDir:
+        """The run of that name; UnknownRunError if none of those served has it."""
+        if name not in self.list_names():
+            raise UnknownRunError("there is no run of that name here", "GET /api/v1/runs lists them")
+        return RunDir(self.folder / name)
+
+    def open_newest(self, name: str = "") -> RunDir:
+        """The run of that name; without a name the newest."""
+        names = self.list_names()
+        if not names:
+            raise UnknownRunError("there is no run here yet", "start one with `tdbg run`")
+        return self.open_run(name or names[0])

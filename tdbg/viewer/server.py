@@ -1,0 +1,214 @@
+"""The server: routes, pages and their files on 127.0.0.1, until Ctrl-C."""
+
+import asyncio
+import functools
+import hashlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from importlib import resources
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route as Address
+
+from tdbg.core.errors import TdbgError
+from tdbg.core.guard import describe_error
+from tdbg.core.webpage import find_styled_ids, load_plotly_script
+from tdbg.viewer.access import AccessControl, refuse
+from tdbg.viewer.answers.server import WrongTokenError
+from tdbg.viewer.routes import API, Route, build_openapi, list_routes
+from tdbg.viewer.run_library import Served, UnknownRunError
+
+LOOPBACK = "127.0.0.1"
+MAX_BODY_BYTES = 64 << 10
+MAX_CONNECTIONS = 256
+KINDS = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8", "svg": "image/svg+xml"}
+# Files of the pages by the name under /assets: where each lies.
+SHARED = {
+    **dict.fromkeys(("charts.css", "charts.js", "report.css", "report.js"), "tdbg.core"),
+    "tensor.js": "tdbg.pages",
+}
+PLOTLY = "plotly.js"
+
+
+def build_app(served: Served) -> AccessControl:
+    """The application. Routes that act on a run are there with ``served.control``."""
+    control = served.control
+    addresses = [
+        Address(one.path, _make_endpoint(served, one), methods=[one.method]) for one in list_routes(changes=control)
+    ]
+
+    async def send_openapi(request: Request) -> Response:
+        return _send_json(build_openapi(changes=control))
+
+    async def send_page(request: Request) -> Response:
+        return Response(_read_web_file("index.html"), media_type=KINDS["html"])
+
+    addresses += [
+        Address(f"{API}/openapi.json", send_openapi),
+        Address("/assets/{name}", _send_asset),
+        Address("/", send_page),
+        Address("/runs", send_page),
+        Address("/runs/{run}", send_page),
+        Address("/runs/{run}/{page}", send_page),
+    ]
+    app = Starlette(
+        routes=addresses, exception_handlers={HTTPException: _answer_http_error, Exception: _answer_failure}
+    )
+    return AccessControl(app, served.sessions)
+
+
+def _make_endpoint(served: Served, one: Route) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        given: dict[str, Any] = {name: request.path_params[name] for name in one.parameters}
+        if one.query is not None:
+            given["query"] = _parse_query(request, one.query)
+        elif request.query_params:
+            raise TdbgError("this address takes no parameters", "leave out what stands behind the ?")
+        if one.body is not None:
+            given["body"] = msgspec.json.decode(await _read_body(request), type=one.body)
+        if one.streams:
+            return await _start_stream(one.handler(served, **given))
+        return _send_json(await run_in_threadpool(one.handler, served, **given))
+
+    return _guard_endpoint(answer)
+
+
+async def _start_stream(events: AsyncIterator[bytes]) -> Response:
+    """A stream whose first event is there: what is wrong before that is an answer of its own."""
+    first = await anext(events)
+
+    async def send_all() -> AsyncIterator[bytes]:
+        yield first
+        async for event in events:
+            yield event
+
+    return StreamingResponse(send_all(), media_type="text/event-stream")
+
+
+def _guard_endpoint(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    async def answer_or_refuse(request: Request) -> Response:
+        try:
+            found: Response = await answer(request)
+            return found
+        except WrongTokenError as error:
+            return refuse(401, str(error), error.hint)
+        except UnknownRunError as error:
+            return refuse(404, str(error), error.hint)
+        except TdbgError as error:
+            return refuse(400, str(error), error.hint)
+        except msgspec.MsgspecError as error:
+            return refuse(400, str(error), "")
+
+    return answer_or_refuse
+
+
+def _parse_query(request: Request, query: type[msgspec.Struct]) -> msgspec.Struct:
+    items = request.query_params.multi_items()
+    if len(items) != len(request.query_params):
+        raise TdbgError("a parameter is given twice", "give each once")
+    return msgspec.convert(dict(items), query, strict=False)
+
+
+async def _read_body(request: Request) -> bytes:
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > MAX_BODY_BYTES:
+            raise TdbgError(f"the body is longer than {MAX_BODY_BYTES >> 10} KiB", "send less")
+    return bytes(found)
+
+
+def _send_json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return refuse(
+        status, {404: "there is nothing at this address", 405: "not with this method"}.get(status, "refused"), ""
+    )
+
+
+async def _answer_failure(request: Request, error: Exception) -> Response:
+    return refuse(500, f"tdbg itself failed: {describe_error(error)}", "report it; the run is not affected")
+
+
+def _read_web_file(name: str) -> bytes:
+    return resources.files(SHARED.get(name, "tdbg.viewer")).joinpath(f"web/{name}").read_bytes()
+
+
+def _list_assets() -> set[str]:
+    return {path.name for path in resources.files("tdbg.viewer").joinpath("web").iterdir()} | set(SHARED)
+
+
+async def _send_asset(request: Request) -> Response:
+    """A file of the pages. It is asked for again only if it has changed."""
+    name = request.path_params["name"]
+    if name == PLOTLY:
+        body = await run_in_threadpool(_build_plotly_script)
+    elif name in _list_assets():
+        body = _read_web_file(name)
+    else:
+        raise HTTPException(404)
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=KINDS[name.rpartition(".")[2]], headers=headers)
+
+
+@functools.cache
+def _build_plotly_script() -> bytes:
+    """Plotly, with the elements before it that keep it from adding styles that the policy refuses."""
+    script = load_plotly_script()
+    guards = "".join(
+        f'document.head.appendChild(document.createElement("template")).id="{name}";'
+        for name in find_styled_ids(script)
+    )
+    return (guards + script).encode()
+
+
+def bind_socket(port: int) -> socket.socket:
+    """A socket that listens on this machine alone; 0: any free port. Raises TdbgError if the port is taken."""
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((LOOPBACK, port))
+        found.listen(128)  # who reads the address may connect at once
+    except (OSError, OverflowError) as error:
+        found.close()
+        why = error.strerror if isinstance(error, OSError) else error
+        raise TdbgError(
+            f"cannot listen on {LOOPBACK}:{port}: {why}", "choose another --port; 0 takes a free one"
+        ) from None
+    return found
+
+
+def serve(app: AccessControl, listener: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=1,
+        lifespan="off",
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    try:
+        asyncio.run(server.serve(sockets=[listener]))
+    except KeyboardInterrupt:  # raised again by uvicorn once all is closed
+        return
+    finally:
+        listener.close()

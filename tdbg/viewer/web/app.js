@@ -1,0 +1,165 @@
+// The pages of tdbg: a session, requests with it, and the page that the address names.
+import {showRuns} from "./runs.js";
+import {showFlags} from "./flags.js";
+import {showLogs} from "./logs.js";
+import {showMetrics} from "./metrics.js";
+import {showOverview} from "./overview.js";
+import {showRanks} from "./ranks.js";
+import {showRaw} from "./raw.js";
+import {showTensors} from "./tensors.js";
+import {showTraces} from "./traces.js";
+
+const API = "/api/v1";
+const KEPT = "tdbg-session";
+// Name in the address, title, what fills it. Each takes {root, run, ask, state, live} and may return {refresh, close}.
+const PAGES = [
+  ["overview", "Overview", showOverview], ["ranks", "Ranks", showRanks], ["tensors", "Tensors", showTensors], ["logs", "Logs", showLogs],
+  ["metrics", "Metrics", showMetrics], ["traces", "Traces", showTraces], ["flags", "Flags", showFlags], ["raw", "Raw", showRaw],
+];
+
+const content = document.getElementById("content"), nav = document.getElementById("nav");
+let session = sessionStorage.getItem(KEPT), canControl = false, shown = null, number = 0;
+
+class Refused extends Error {
+  constructor(status, problem) {
+    super(problem.error || "the server answered " + status);
+    this.status = status, this.tryNext = problem.try_next || "";
+  }
+}
+
+// The token stands behind the # of the first address; it is given once for a session and leaves the address.
+async function openSession() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!token) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  const answer = await fetch(API + "/session", {method: "POST", body: JSON.stringify({token})});
+  if (!answer.ok) throw new Refused(answer.status, await answer.json());
+  session = (await answer.json()).session;
+  sessionStorage.setItem(KEPT, session);
+}
+
+const headers = () => ({authorization: "Bearer " + session});
+
+function ask(path, query, signal) {
+  const words = query ? "?" + new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value !== undefined)) : "";
+  return request(path + words, {signal});
+}
+
+const send = (path, body) => request(path, {method: "POST", body: JSON.stringify(body)});
+
+async function request(path, about) {
+  let answer;
+  try {
+    answer = await fetch(API + path, {headers: headers(), ...about});
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, {error: "the server does not answer", try_next: "is `tdbg view` still running?"});
+  }
+  if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
+  return answer.json();
+}
+
+// Server-sent events, read by fetch: an EventSource could not send the session in a header.
+async function listen(path, handlers, signal) {
+  try {
+    const answer = await fetch(API + path, {headers: headers(), signal});
+    if (!answer.ok) return;
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const {value, done} = await reader.read();
+      if (done) return;
+      text += value;
+      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+        const lines = text.slice(0, end).split("\n");
+        text = text.slice(end + 2);
+        const name = lines.find(line => line.startsWith("event: ")), data = lines.find(line => line.startsWith("data: "));
+        if (name && data && handlers[name.slice(7)]) handlers[name.slice(7)](JSON.parse(data.slice(6)));
+      }
+    }
+  } catch (error) {
+    if (error.name !== "AbortError" && handlers.lost) handlers.lost();
+  }
+}
+
+function showState(root, text, isBad) {
+  root.replaceChildren();
+  const line = document.createElement("p");
+  line.className = "state" + (isBad ? " bad" : "");
+  line.textContent = text;
+  root.append(line);
+}
+
+function readAddress() {
+  const [, first, run, page] = location.pathname.split("/").map(decodeURIComponent);
+  return first === "runs" && run ? {run, page: page || "overview"} : {run: "", page: "runs"};
+}
+
+function fillNav(where) {
+  nav.replaceChildren();
+  const brand = link("/runs", "Runs");
+  if (!where.run) brand.setAttribute("aria-current", "page");
+  nav.append(brand);
+  if (!where.run) return;
+  const name = document.createElement("span");
+  name.className = "name", name.textContent = where.run, name.title = where.run;
+  nav.append(name);
+  for (const [page, title] of PAGES) {
+    const to = link(addressOf(where.run, page), title);
+    if (page === where.page) to.setAttribute("aria-current", "page");
+    nav.append(to);
+  }
+}
+
+function link(to, text) {
+  const found = document.createElement("a");
+  found.href = to, found.textContent = text;
+  return found;
+}
+
+const addressOf = (run, page) => "/runs/" + encodeURIComponent(run) + "/" + page;
+
+async function showPage() {
+  const mine = ++number, where = readAddress();
+  if (shown && shown.close) shown.close();
+  shown = null;
+  fillNav(where);
+  const entry = PAGES.find(([page]) => page === where.page);
+  document.title = where.run ? `${where.run}: ${entry ? entry[1] : "?"} - tdbg` : "Runs - tdbg";
+  showState(content, "Loading ...");
+  const stop = new AbortController();
+  const given = {root: content, run: where.run, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
+  shown = {close: () => stop.abort()};
+  try {
+    if (where.run && !entry) return showState(content, "There is no such page.", true);
+    if (entry) given.base = "/runs/" + encodeURIComponent(where.run);
+    const page = await (entry ? entry[2] : showRuns)(given);
+    if (mine === number && page && page.close) shown = {close: () => (stop.abort(), page.close())};
+  } catch (error) {
+    if (mine !== number || error.name === "AbortError") return;
+    showState(content, error instanceof Refused ? error.message + (error.tryNext ? ": " + error.tryNext : "") : "This page failed: " + error.message, true);
+    if (!(error instanceof Refused)) throw error;
+  }
+  if (mine === number) document.documentElement.dataset.drawn = location.pathname;
+}
+
+function openAddress(to) {
+  history.pushState(null, "", to);
+  return showPage();
+}
+
+addEventListener("popstate", showPage);
+addEventListener("click", event => {
+  const to = event.target.closest("a[href^='/runs']");
+  if (!to || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  openAddress(to.getAttribute("href"));
+});
+
+try {
+  await openSession();
+  if (session) canControl = (await request("/server", {})).control, await showPage();
+  else fillNav(readAddress()), showState(content, "This page has no session: open the address that `tdbg view` printed.", true);
+} catch (error) {
+  showState(content, error.message + (error.tryNext ? ": " + error.tryNext : ""), true);
+}

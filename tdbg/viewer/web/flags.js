@@ -1,0 +1,44 @@
+// Level and flags: what is on and what it did; with --control they can be switched while the run goes on.
+const LEVELS = ["off", "basic", "advanced", "extreme"];
+
+export async function showFlags({root, base, ask, send, canControl}) {
+  const found = await ask(base + "/flags"), mayChange = canControl && found.state === "running";
+  root.replaceChildren();
+  const tools = appendElement("p", `Level ${found.level}. `, root, "tools"), told = appendElement("p", undefined, root, "note");
+  told.setAttribute("role", "status");
+  if (found.state !== "running") told.textContent = "The run has ended: these are its last level and flags.";
+  else if (!canControl) told.textContent = "Read-only: `tdbg view --control` lets this page change them.";
+  async function change(body) {
+    told.textContent = "Asking ...";
+    try {
+      const answer = await send(base + "/flags", body);
+      told.textContent = `Asked: all ranks switch at step ${answer.at_step}.`;
+    } catch (error) {
+      told.textContent = error.message + (error.tryNext ? ": " + error.tryNext : "");
+    }
+  }
+  for (const level of mayChange ? LEVELS : []) {
+    const button = appendElement("button", level, tools);
+    button.type = "button";
+    button.setAttribute("aria-pressed", String(level === found.level));
+    button.addEventListener("click", () => change({level}));
+  }
+  const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "wide");
+  const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
+  for (const name of ["flag", "on", "observations", "what it shows"]) appendElement("th", name, head, name === "observations" ? "number" : "");
+  for (const flag of found.flags) {
+    const row = appendElement("tr", undefined, body);
+    appendElement("td", flag.name, row);
+    const cell = appendElement("td", undefined, row);
+    if (mayChange) {
+      const box = appendElement("input", undefined, cell);
+      box.type = "checkbox", box.checked = flag.is_on;
+      box.setAttribute("aria-label", flag.name);
+      box.addEventListener("change", () => change({flags: {[flag.name]: box.checked}}));
+    } else {
+      cell.textContent = flag.is_on ? "on" : "";
+    }
+    appendElement("td", formatNumber(flag.observations), row, "number");
+    appendElement("td", flag.summary, row);
+  }
+}

@@ -1,0 +1,62 @@
+// Log records: filters in the address, records whole, more of them on request.
+const FIELDS = [["flag", "flag"], ["ranks", "ranks"], ["level", "level"], ["steps", "steps"], ["text", "text (a regular expression)"]];
+const KINDS = ["debug", "info", "all"], LEVELS = ["", "DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL"];
+
+export async function showLogs({root, base, ask, addressOf, run, open}) {
+  const place = new URLSearchParams(location.search);
+  root.replaceChildren();
+  const form = appendElement("form", undefined, root, "tools"), inputs = {};
+  function addSelect(name, options) {
+    const select = appendElement("select", undefined, appendElement("label", name + " ", form));
+    for (const option of options) appendElement("option", option || "any", select).value = option;
+    select.value = place.get(name) || options[0], inputs[name] = select, select.id = "logs-" + name;
+  }
+  addSelect("kind", KINDS);
+  for (const [name, told] of FIELDS) {
+    if (name === "level") { addSelect("level", LEVELS); continue; }
+    const input = appendElement("input", undefined, appendElement("label", told + " ", form));
+    input.value = place.get(name) || "", input.id = "logs-" + name, inputs[name] = input;
+  }
+  appendElement("button", "Filter", form).type = "submit";
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    const words = new URLSearchParams(Object.entries(inputs).map(([name, input]) => [name, input.value]).filter(([name, value]) => value && !(name === "kind" && value === "debug")));
+    open(addressOf(run, "logs") + (String(words) ? "?" + words : ""));
+  });
+  const told = appendElement("p", undefined, root, "note"), list = appendElement("ol", undefined, root, "records");
+  told.setAttribute("role", "status");
+  const more = appendElement("button", "More", root);
+  let after = "", count = 0;
+  async function addRecords() {
+    more.disabled = true;
+    told.textContent = "Searching ...";
+    try {
+      let found;
+      do {  // an answer may hold no record yet, and say where to go on
+        found = await ask(base + "/logs", {...Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])), after});
+        for (const record of found.records) appendRecord(record, list, addressOf, run);
+        count += found.records.length, after = found.after || "";
+        told.textContent = `${count} records; ${formatShare(found.looked_at, found.total)} of the logs searched`;
+      } while (after && !found.records.length);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      told.textContent = error.message + (error.tryNext ? ": " + error.tryNext : "");
+      after = "";
+    }
+    more.disabled = false, more.hidden = !after;
+    if (!after && !count && told.textContent.startsWith("0 records")) told.textContent = "No record fits.";
+  }
+  more.addEventListener("click", addRecords);
+  await addRecords();
+}
+
+const formatShare = (part, whole) => whole ? Math.min(100, Math.round(100 * part / whole)) + " %" : "all";
+
+function appendRecord(record, list, addressOf, run) {
+  const line = appendElement("li", undefined, list, "record " + levelClass(record.level));
+  const head = appendElement("span", [record.time && record.time.replace("T", " "), record.level, record.rank === undefined ? "" : "rank " + record.rank].filter(Boolean).join(" "), line, "note");
+  if (record.step !== undefined && record.step !== null) head.append(" step " + record.step);
+  appendElement("pre", record.text || record.message || JSON.stringify(record), line, "mono");
+}
+
+const levelClass = level => ({ERROR: "error", CRITICAL: "critical", WARNING: "warning"}[level] || "");

@@ -1,0 +1,27 @@
+// Ranks: what each does now, and what it did over time.
+import {loadPlotly} from "./overview.js";
+
+const COLUMNS = ["rank", "state", "step", "of", "steps/s", "loss", "level", "flags", "cost %", "host"];
+
+export async function showRanks({root, base, ask, listen}) {
+  const [status, data] = await Promise.all([ask(base + "/status"), ask(base + "/overview"), loadPlotly()]);
+  root.replaceChildren();
+  appendElement("h2", "Now", root);
+  const told = appendElement("p", undefined, root, "note"), table = appendElement("div", undefined, root, "scroll whole");
+  told.setAttribute("role", "status");
+  function fill(now) {
+    told.textContent = now.state === "running" ? "The run goes on; this table follows it." : `The run has ended: ${now.exit}.`;
+    table.replaceChildren();
+    if (!now.ranks.length) return appendElement("p", "No rank has done a step yet.", table, "note");
+    fillRows(table, COLUMNS, now.ranks.map(one => [one.rank, one.state, one.step, one.planned, one.steps_per_s, one.loss, one.level, one.flags.join(", "), one.cost_pct, one.host]));
+  }
+  fill(status);
+  appendElement("h2", "Over time", root);
+  if (data.lanes.rows.length) {
+    appendElement("p", data.lanes.note, root, "note");
+    drawLanes(appendElement("div", undefined, root, "chart"), data.lanes, data.findings, {});
+  } else {
+    appendElement("p", "No step is on record yet.", root, "note");
+  }
+  if (status.state === "running") listen(base + "/events", {status: fill});
+}

@@ -1,0 +1,41 @@
+// The list of runs: state, verdict, length, last loss; a filter over all of it.
+const COLUMNS = ["run", "state", "verdict", "duration", "steps", "last loss", "command"];
+
+export async function showRuns({root, ask, showState, link, addressOf}) {
+  const found = await ask("/runs", {limit: 1000});
+  if (!found.runs.length) return showState(root, "There is no run here yet: start one with `tdbg run`.");
+  root.replaceChildren();
+  const tools = appendElement("p", undefined, root, "tools"), label = appendElement("label", "filter ", tools);
+  const filter = appendElement("input", undefined, label);
+  filter.type = "search", filter.id = "filter";
+  const count = appendElement("span", undefined, tools, "note");
+  const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "runs wide");
+  const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
+  for (const name of COLUMNS) appendElement("th", name, head, name === "steps" || name === "last loss" || name === "duration" ? "number" : "");
+  const rows = found.runs.map(run => {
+    const row = appendElement("tr", undefined, body);
+    appendElement("td", undefined, row).append(link(addressOf(run.name, "overview"), run.name));
+    appendElement("td", run.state, row);
+    appendElement("td", run.title ? cutText(run.title, 120) + (run.codes.length > 1 ? ` (+${run.codes.length - 1})` : "") : run.severity ? "nothing found" : run.state === "running" ? "not yet" : "none was drawn", row, run.severity || "");
+    appendElement("td", formatDuration(run.duration_s), row, "number");
+    appendElement("td", formatNumber(run.steps), row, "number");
+    appendElement("td", formatNumber(run.loss), row, "number");
+    appendElement("td", cutText(run.command.join(" "), 160), row, "mono");
+    return [row, row.textContent.toLowerCase()];
+  });
+  function applyFilter() {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let left = 0;
+    for (const [row, text] of rows) row.hidden = !words.every(word => text.includes(word)), left += row.hidden ? 0 : 1;
+    count.textContent = `${left} of ${found.runs.length + found.left_out} runs`;
+  }
+  filter.addEventListener("input", applyFilter);
+  applyFilter();
+}
+
+export function formatDuration(seconds) {
+  if (seconds === null || seconds === undefined) return "-";
+  if (seconds < 60) return seconds.toFixed(1) + " s";
+  const minutes = Math.round(seconds / 60);
+  return minutes < 60 ? minutes + " min" : Math.floor(minutes / 60) + " h " + minutes % 60 + " min";
+}

@@ -1,0 +1,77 @@
+"""What the addresses answer is what the commands print with --json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdbg.cli import main
+
+from .conftest import NAMES, Client
+
+SAME = {
+    "report": (["report"], "report"),
+    "status": (["status"], "status"),
+    "metrics": (["metrics", "show"], "metrics"),
+}
+
+
+def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    capsys.readouterr()
+    main([*words, "--json"])
+    return json.loads(capsys.readouterr().out)["data"]
+
+
+@pytest.mark.parametrize("run", NAMES)
+@pytest.mark.parametrize("what", SAME)
+def test_an_answer_is_what_the_command_prints(
+    client: Client, runs_folder: Path, capsys: pytest.CaptureFixture[str], run: str, what: str
+) -> None:
+    words, address = SAME[what]
+    printed = run_command([*words, str(runs_folder / run)], capsys)
+    answered = client.ask(f"/runs/{run}/{address}")
+    for data in (printed, answered):
+        data.pop("people", None)
+        data.pop("is_final", None)
+        data.pop("run", None)
+        for rank in data.get("ranks", ()) if isinstance(data.get("ranks"), list) else ():
+            rank.pop("last_seen_s", None)
+    assert answered == printed
+
+
+def test_the_list_has_every_run_with_its_verdict(client: Client) -> None:
+    found = client.ask("/runs")
+    assert {run["name"] for run in found["runs"]} == set(NAMES) and found["left_out"] == 0
+    for run in found["runs"]:
+        report = client.ask(f"/runs/{run['name']}/report")
+        if run["severity"]:
+            assert run["codes"] == [finding["code"] for finding in report["findings"]], run["name"]
+
+
+@pytest.mark.parametrize("query", ["limit=x", "none=1", "limit=1&limit=2", "offset=1.5"])
+def test_a_wrong_parameter_is_said(client: Client, query: str) -> None:
+    answer = client.get(f"/api/v1/runs?{query}")
+    assert answer.status_code == 400 and answer.json()["error"]
+
+
+def test_logs_come_in_parts_that_join_to_all_of_them(client: Client) -> None:
+    whole = client.ask("/runs/two_ranks/logs", limit=1000)
+    assert whole["after"] is None and len(whole["records"]) > 20
+    parts, after = [], ""
+    while after is not None:
+        part = client.ask("/runs/two_ranks/logs", limit=7, after=after)
+        assert len(part["records"]) <= 7
+        parts += part["records"]
+        after = part["after"]
+    assert parts == whole["records"]
+
+
+def test_every_route_is_described_with_a_schema(client: Client) -> None:
+    described = client.ask("/openapi.json")
+    assert len(described["paths"]) >= 12
+    for path, methods in described["paths"].items():
+        for about in methods.values():
+            assert about["summary"].endswith("."), path
+            (content,) = about["responses"]["200"]["content"].values()
+            assert content["schema"]

@@ -1,0 +1,180 @@
+"""The pages in headless Chromium, against the real server: what they say is what --json says, and nothing is complained of."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from .conftest import NAMES, Client
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PAGES = ["overview", "ranks", "tensors", "logs", "metrics", "traces", "flags", "raw"]
+DRAWN = "html[data-drawn='{}']"
+WIDTHS = [390, 1280]
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the pages"),
+    pytest.mark.timeout(300),
+]
+
+
+class Server:
+    """`tdbg view` as a process of its own."""
+
+    def __init__(self, where: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "tdbg", "view", str(where), *options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        assert self.address.startswith("http://127.0.0.1:"), self.process.communicate()
+        self.root = self.address.partition("/runs")[0]
+
+    def end(self) -> int:
+        """End it as Ctrl-C does; the exit code."""
+        self.process.send_signal(2)
+        self.process.communicate(timeout=20)
+        return self.process.returncode
+
+
+@pytest.fixture(scope="module")
+def server(runs_folder: Path) -> Iterator[Server]:
+    found = Server(runs_folder)
+    yield found
+    assert found.end() in (0, 130)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page with its session, and all that the browser had to say of it."""
+
+    def __init__(self, browser: Browser, server: Server, width: int = 1280, scheme: Any = "light") -> None:
+        self.server, self.width = server, width
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page: Page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on(
+            "response", lambda answer: answer.status < 400 or self.complaints.append(f"{answer.status}: {answer.url}")
+        )
+        self.page.on("requestfailed", self._note_failure)
+        self.page.goto(server.address)
+        self.page.wait_for_selector(DRAWN.format("/runs"), state="attached")
+
+    def _note_failure(self, request: Any) -> None:
+        if not request.url.endswith("/events"):  # a stream ends with its page
+            self.complaints.append(f"failed: {request.url}")
+
+    def show(self, path: str) -> Page:
+        """Go to a page and wait until it is drawn; complaints count from here on."""
+        self.complaints.clear()
+        self.page.goto(self.server.root + path)
+        self.page.wait_for_selector(DRAWN.format(path.partition("?")[0]), state="attached", timeout=60_000)
+        return self.page
+
+    def check(self) -> None:
+        """Nothing was complained of, and the page is not wider than the window."""
+        assert self.complaints == []
+        assert self.page.evaluate("document.documentElement.scrollWidth") <= self.width
+
+
+@pytest.fixture(scope="module", params=WIDTHS)
+def watched(request: pytest.FixtureRequest, chromium: Browser, server: Server) -> Iterator[Watched]:
+    found = Watched(chromium, server, request.param, "dark" if request.param == 390 else "light")
+    yield found
+    found.context.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("run", NAMES)
+def test_every_page_of_every_recorded_run(watched: Watched, run: str, page: str) -> None:
+    shown = watched.show(f"/runs/{run}/{page}")
+    text = shown.inner_text("#content")
+    assert text.strip() and "Loading" not in text and "This page failed" not in text
+    watched.check()
+
+
+@pytest.mark.parametrize("run", ["two_ranks", "killed", "single"])
+def test_the_overview_says_what_the_report_says(watched: Watched, client: Client, run: str) -> None:
+    shown, report = watched.show(f"/runs/{run}/overview"), client.ask(f"/runs/{run}/report")
+    assert shown.inner_text("#headline") == report["headline"].removeprefix("verdict: ")
+    cards = shown.locator("#story > li")
+    assert cards.count() == len(report["findings"])
+    told = [card.inner_text() for card in cards.all()]
+    for finding in report["findings"]:
+        assert any(finding["code"] in card and finding["title"] in card for card in told)
+
+
+def test_the_list_shows_every_run_and_is_filtered_in_place(watched: Watched, client: Client) -> None:
+    shown = watched.show("/runs")
+    assert shown.locator(".runs tbody tr").count() == len(NAMES)
+    for run in client.ask("/runs")["runs"]:
+        row = shown.locator(".runs tbody tr", has=shown.get_by_role("link", name=run["name"], exact=True))
+        assert run["state"] in row.inner_text()
+    shown.fill("#filter", "two_ranks")
+    expect(shown.locator(".runs tbody tr:visible")).to_have_count(1)
+    shown.get_by_role("link", name="two_ranks").click()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/overview"), state="attached")
+    shown.go_back()
+    shown.wait_for_selector(DRAWN.format("/runs"), state="attached")
+    watched.check()
+
+
+def test_the_numbers_of_metrics_are_those_of_json(watched: Watched, client: Client) -> None:
+    shown, found = watched.show("/runs/two_ranks/metrics"), client.ask("/runs/two_ranks/metrics")
+    shown.click("details > summary")
+    rows = shown.locator("details tbody tr")
+    assert rows.count() == len(found["series"])
+    for row, series in zip(rows.all(), found["series"], strict=True):
+        cells = row.locator("td").all_inner_texts()
+        assert cells[0] == series["key"] and cells[1] == str(series["rank"])
+        if isinstance(series["latest"]["value"], float):
+            assert float(cells[3].replace(",", "")) == pytest.approx(series["latest"]["value"], rel=1e-3)
+
+
+def test_a_captured_tensor_is_drawn(watched: Watched, client: Client) -> None:
+    listed = client.ask("/runs/captured/pages", datapoints=True)
+    key = listed["list"][0]["key"]
+    shown = watched.show(f"/runs/captured/tensors?key={key}&nth=0")
+    expect(shown.locator(".tensor")).to_have_count(listed["list"][0]["tensors"])
+    expect(shown.locator(".tensor .figures").first).to_be_visible()
+    watched.check()
+
+
+def test_a_page_without_a_session_says_what_to_do(chromium: Browser, server: Server) -> None:
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(f"{server.root}/runs/single/overview")
+    expect(page.locator(".state")).to_contain_text("open the address that `tdbg view` printed")
+    assert "token" not in page.url
+    context.close()
+
+
+def test_the_token_leaves_the_address(watched: Watched) -> None:
+    watched.page.goto(watched.server.address)
+    watched.page.wait_for_selector(DRAWN.format("/runs"), state="attached")
+    assert "#" not in watched.page.url
+
+
+def test_what_is_not_there_is_said(watched: Watched) -> None:
+    watched.page.goto(f"{watched.server.root}/runs/none/overview")
+    expect(watched.page.locator(".state.bad")).to_contain_text("there is no run of that name here")
+    watched.complaints.clear()  # the browser tells of each 404
+    watched.page.goto(f"{watched.server.root}/runs/single/none")
+    expect(watched.page.locator(".state.bad")).to_contain_text("There is no such page")
+    watched.complaints.clear()
