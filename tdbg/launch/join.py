@@ -46,10 +46,16 @@ def job_from_env(environ: Mapping[str, str]) -> str:
     if elastic:
         return f"elastic-{elastic}" + (f"@{meeting}" if elastic == "none" else "")
     if environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID"):
-        return f"slurm-{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+        return f"slurm-{_name_slurm_job(environ)}.{environ['SLURM_STEP_ID']}"
     if meeting and environ.get("NODE_RANK"):
         return f"nodes@{meeting}"
     return ""
+
+
+def _name_slurm_job(environ: Mapping[str, str]) -> str:
+    """The job as SLURM's commands name it: a task of an array by the array's number and its own, else by its id."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environ["SLURM_JOB_ID"]
 
 
 def job_from_command(command: Sequence[str]) -> str:

@@ -1,9 +1,11 @@
 """Every command of README.md does what it says there: each is run, in the order in which it stands."""
 
 import re
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +53,8 @@ def list_commands() -> list[str]:
         for other in others:  # a command of its own, or what stands in the place of the last word
             found.append(other if other.startswith("tdbg ") else f"{first.rpartition(' ')[0]} {other}")
         found.append(first)
-    return [line for line in dict.fromkeys(found) if not line.startswith("tdbg demo")]  # that is test_demo.py's
+    apart = ("tdbg demo", "tdbg view")  # the one is test_demo.py's, the other goes on until Ctrl-C
+    return [line for line in dict.fromkeys(found) if not line.startswith(apart)]
 
 
 def fill_placeholders(line: str) -> list[str]:
@@ -105,3 +108,22 @@ def test_every_command_of_the_page_works(command_folder: Path, line: str, reques
     assert "Traceback" not in result.stderr
     said = SAID.get(" ".join(words[1:3]), SAID.get(head, ""))
     assert said in result.stdout + result.stderr, (words, result.stdout, result.stderr)
+
+
+def test_the_page_of_the_viewer_is_served_until_ctrl_c(command_folder: Path) -> None:
+    assert "`tdbg view`" in README.read_text(encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tdbg", "view"], cwd=command_folder, env=build_environment({}), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\S+#token=\S+", address), (address, process.poll())
+        with urllib.request.urlopen(address.partition("#")[0], timeout=PATIENCE_S) as page:
+            assert "<title>tdbg</title>" in page.read().decode()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert (process.returncode, "Ctrl-C ends it" in said, "Traceback" in said) == (0, True, False), said

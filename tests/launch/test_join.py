@@ -87,6 +87,12 @@ def test_agents_of_one_job_share_a_directory_without_being_told(env: dict[str, s
     assert [node["pid"] for node in join.read_nodes(second)] == [os.getpid()]
 
 
+def test_a_task_of_a_slurm_array_is_named_as_squeue_names_it() -> None:
+    env = {"SLURM_JOB_ID": "80", "SLURM_STEP_ID": "0", "SLURM_ARRAY_JOB_ID": "79", "SLURM_ARRAY_TASK_ID": "1"}
+    assert join.job_from_env(env) == "slurm-79_1.0"
+    assert join.job_from_env({**env, "SLURM_ARRAY_TASK_ID": "2"}) == "slurm-79_2.0"
+
+
 def test_another_step_of_the_same_slurm_job_is_another_run() -> None:
     one, _ = open_run({"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"})
     two, leads = open_run({"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"})
