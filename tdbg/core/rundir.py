@@ -39,6 +39,7 @@ DELETED_SUFFIX = ".deleted"  # of a file beside it: what the program has deleted
 PREFLIGHT_START = "TDBG_PREFLIGHT_START"  # the variable that says where the program was started
 PREFLIGHT_FOLDER = "preflight"  # where the files of a program that must write none stand, until the command has ended
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
+AGENTS = "nodes"  # holds HOST-PID.json for each further `tdbg run` of the same job
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 ALERTS = "alerts"  # holds HOST-PID.json, what became of `--on-finding` and `--notify` of that agent
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")

@@ -21,7 +21,7 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.files import read_json
 from tdbg.core.host import host_name
 from tdbg.core.ownership import TRUST, describe_risk, is_exempt
-from tdbg.core.rundir import RUNS, STATE_FILE, RunDir, is_process_alive, process_start, restart_count
+from tdbg.core.rundir import AGENTS, RUNS, STATE_FILE, RunDir, is_process_alive, process_start, restart_count
 from tdbg.launch.command import short_name
 
 # Options by which the agents of one multi-node job find each other, as torchrun and accelerate spell them.
@@ -218,7 +218,7 @@ def agent_name() -> str:
 def _enter_node(run: RunDir) -> None:
     """A joining agent writes a file of its own: nobody but the leader touches run.json."""
     mine = describe_process()
-    folder = run.path / "nodes"
+    folder = run.path / AGENTS
     try:
         text = json.dumps({**mine, "start": time.time()})
         run_files.write_atomically(folder / f"{agent_name()}.json", text.encode(), makes=True)
@@ -229,7 +229,7 @@ def _enter_node(run: RunDir) -> None:
 def read_nodes(run: RunDir) -> list[dict[str, object]]:
     """The agents that joined, in order of time."""
     found = []
-    for path in (run.path / "nodes").glob("*.json"):
+    for path in (run.path / AGENTS).glob("*.json"):
         try:
             found.append(read_json(path))
         except (OSError, ValueError):

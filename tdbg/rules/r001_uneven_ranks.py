@@ -21,7 +21,8 @@ class UnevenRanks(Rule):
     never took a step. In a run that was killed, one step of difference is chance and stays silent, and so is
     as much as may be missing from the record of a rank that could not say how far it came: beside such a rank
     the last records are compared, and not the last steps. Processes without a process group (world size 1) are
-    no ranks of one job and are not compared.
+    no ranks of one job and are not compared, and ranks of a host that wrote to a run directory of its own are not
+    judged.
 
     Why it matters: Ranks train in step. One that stops early leaves the others waiting in a collective until
     its timeout, often half an hour later, with an error that names the wrong rank.
@@ -51,7 +52,8 @@ class UnevenRanks(Rule):
         if not ranks or not view.over or not all(view.is_gone(found) for found in ranks):
             return ()
         world = max(found.start.world_size for found in ranks if found.start)
-        missing = sorted(set(range(min(world, MAX_RANKS))) - {found.rank for found in ranks if found.rank is not None})
+        known = {found.rank for found in ranks if found.rank is not None}.union(view.list_ranks_elsewhere())
+        missing = sorted(set(range(min(world, MAX_RANKS))) - known)
         unsure = max((found.gap for found in ranks if found.end is None), default=0)
         steps: dict[int, list[int]] = defaultdict(list)
         for found in ranks:

@@ -114,6 +114,7 @@ class _Case(NamedTuple):
     missing: Sequence[_Episode] = ()
     silent: Mapping[int, str] = MappingProxyType({})  # ranks that said nothing at all, and how they ended
     is_mutual: bool = False  # as many wait in another call: who is wrong is not to be told
+    elsewhere: Sequence[int] = ()  # ranks of other hosts, of which this run directory holds nothing
 
     @property
     def is_certain(self) -> bool:
@@ -131,6 +132,13 @@ class _Case(NamedTuple):
     @property
     def is_over(self) -> bool:
         return all(episode.over_t is not None for episode in self.waiting)
+
+
+class _Others(NamedTuple):
+    """What is known of ranks that told nothing of a wait."""
+
+    endings: Mapping[int, str] = MappingProxyType({})
+    elsewhere: frozenset[int] = frozenset()  # of other hosts, whose run directory is another
 
 
 @RULES.add
@@ -194,7 +202,7 @@ class RankQuiet(Rule):
             self._add_quiet(kept, process, event.t, quiet)
         if resumed is not None and kept and kept[-1].over_t is None:
             kept[-1].over_t, kept[-1].lasted_s = event.t, resumed.quiet_s
-        return self._update_finding({}, over=False)
+        return self._update_finding(_Others(), over=False)
 
     def _add_quiet(self, kept: list[_Episode], process: ProcessDir, t: float, seen: QuietRank) -> None:
         if kept and kept[-1].over_t is None:
@@ -216,18 +224,18 @@ class RankQuiet(Rule):
         endings = {
             found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
         }
-        return self._update_finding(endings, over=view.over)
+        return self._update_finding(_Others(endings, frozenset(view.list_ranks_elsewhere())), over=view.over)
 
-    def _update_finding(self, endings: dict[int, str], *, over: bool) -> Iterable[Finding]:
+    def _update_finding(self, others: "_Others", *, over: bool) -> Iterable[Finding]:
         """The finding that all episodes together make; one is given out, and kept up to date."""
         episodes = [episode for kept in self._episodes.values() for episode in kept]
-        cases = list(_find_cases(episodes, endings, over))
+        cases = list(_find_cases(episodes, others, over))
         together = [] if cases else _find_all_quiet(episodes, self._world_size)
         if cases:
             worst = max(
                 cases, key=lambda case: (not case.is_over, case.is_certain, case.lasted_s, -case.first_wait.rank)
             )
-            new = self._make_case_finding(worst, over)
+            new = self._make_elsewhere_finding(worst) if worst.elsewhere else self._make_case_finding(worst, over)
         elif together:
             new = self._make_all_quiet_finding(together, over)
         else:
@@ -279,6 +287,21 @@ class RankQuiet(Rule):
             if case.is_mutual
             else f"look at the stacks of rank {missing[0]}"
             + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
+        )
+
+    def _make_elsewhere_finding(self, case: _Case) -> Finding:
+        """Ranks of this host wait, for some of which another run directory tells."""
+        first, waiting = case.first_wait, {episode.rank for episode in case.waiting}
+        others = format_ranks(case.elsewhere)
+        return self.make_finding(
+            f"{format_ranks(waiting)} {'has' if len(waiting) == 1 else 'have'} waited in {first.current_operation} for"
+            f" {case.lasted_s:.0f} s since step {first.step}, for {others} of another host, not in this run directory",
+            severity="error",
+            first_step=first.step,
+            phase="collective",
+            evidence=[_describe_episode(episode) for episode in sorted(case.waiting, key=_get_rank)[:4]],
+            cause="a rank of another host, or the network between the hosts: this run directory does not tell",
+            try_next="`tdbg join` the run directories of all hosts, then `tdbg report`; or run with a shared --run-dir",
         )
 
     def _make_all_quiet_finding(self, together: Sequence[_Episode], over: bool) -> Finding:
@@ -334,7 +357,7 @@ def _describe_episode(episode: _Episode) -> str:
     return f"rank {episode.rank}: {episode.describe_place()}{number}, quiet for {episode.lasted_s:.1f} s, {ended}"
 
 
-def _find_cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -> Iterator[_Case]:
+def _find_cases(episodes: list[_Episode], told: _Others, over: bool) -> Iterator[_Case]:
     """Every wait in which it is known who was missing."""
     for wait in episodes:
         if wait.state not in WAITING:
@@ -351,9 +374,10 @@ def _find_cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -
         if missing:
             yield _Case(together, missing)
             continue
-        silent = _find_silent(wait, others, endings)
+        silent = _find_silent(wait, others, told.endings)
+        here = {rank: how for rank, how in silent.items() if rank not in told.elsewhere}
         if over and wait.over_t is None and wait.state in SURE and silent:
-            yield _Case(together, silent=silent)
+            yield _Case(together, silent=here, elsewhere=() if here else sorted(silent))
 
 
 def _is_member(rank: int, wait: _Episode) -> bool:
@@ -429,7 +453,7 @@ def _is_waiting_along(other: _Episode, wait: _Episode) -> bool:
     )
 
 
-def _find_silent(wait: _Episode, others: list[_Episode], endings: dict[int, str]) -> dict[int, str]:
+def _find_silent(wait: _Episode, others: list[_Episode], endings: Mapping[int, str]) -> dict[int, str]:
     """Ranks of the group that wrote nothing while this one waited, and how they ended."""
     members = wait.seen.ranks or range(min(wait.seen.size or len(endings), MAX_RANKS))
     heard = {wait.rank, *(other.rank for other in others)}

@@ -32,7 +32,8 @@ from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved
 from tdbg.core.observations.distributed import QuietRank
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.observations.preflight import Refused
-from tdbg.core.rundir import ProcessDir, RunDir, is_process_alive, restart_count
+from tdbg.core.ranges import MAX_RANKS
+from tdbg.core.rundir import AGENTS, ProcessDir, RunDir, is_process_alive, restart_count
 from tdbg.rules.debug_summary import TrainingCounts
 from tdbg.rules.flag_lines import Injections
 
@@ -342,6 +343,21 @@ class View:
         ]
         return lone if len({found.rank for found in lone}) < len(lone) else []
 
+    def list_ranks_elsewhere(self) -> list[int]:
+        """Ranks of hosts that share no folder with this one: their `tdbg run` writes into a run directory of its own.
+
+        torchrun tells each rank how many its agent has, and these have consecutive numbers. Where more agents of tdbg came
+        to this directory than have ranks in it, a rank that is missing may be one of theirs.
+        """
+        ranks = [found for found in self.list_rank_processes() if found.start is not None]
+        newest = max((found.launch for found in ranks), default=0)
+        starts = [found.start for found in ranks if found.start is not None and found.launch == newest]
+        spans = {_find_agent_span(start) for start in starts}
+        if not spans or None in spans or 1 + count_joined_agents(self.run) > len(spans):
+            return []
+        here = {rank for span in spans if span is not None for rank in span}
+        return [rank for rank in range(min(max(start.world_size for start in starts), MAX_RANKS)) if rank not in here]
+
     @staticmethod
     def _is_counted(found: ProcessView) -> bool:
         """True if its launcher says that it is a restart."""
@@ -446,6 +462,20 @@ class View:
         if self.is_gone(found):
             return "cut off"
         return "no end seen" if self.over else "running"
+
+
+def _find_agent_span(start: Start) -> range | None:
+    """The ranks of the launcher's agent that started this one; None if it does not tell how many it has."""
+    count = start.env.get("LOCAL_WORLD_SIZE", "")
+    if start.local_rank is None or not (count.isascii() and count.isdigit()):
+        return None
+    first = start.rank - start.local_rank
+    return range(first, first + min(int(count), MAX_RANKS))
+
+
+def count_joined_agents(run: RunDir) -> int:
+    """How many `tdbg run` of the same job have joined the one that made the directory."""
+    return sum(1 for _ in (run.path / AGENTS).glob("*.json"))
 
 
 def _is_process(found: ProcessView, host: str, pid: int) -> bool:

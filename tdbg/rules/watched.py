@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from tdbg.core.flags import LEVELS
 from tdbg.core.tables import format_count, join_limited
+from tdbg.rules.text import format_ranks
 from tdbg.rules.view import ProcessView, View
 
 SHOWN_SUBJECTS = 3  # of a level, in the line
@@ -36,6 +37,7 @@ class WatchedRow(TypedDict):
 
     level: str
     ranks: int
+    ranks_elsewhere: list[int]
     steps: int
     steps_recorded: int
     gradient_reads: int
@@ -67,6 +69,7 @@ def count_watched(view: View, level: str, rules: int, rules_armed: int) -> Watch
     return {
         "level": level,
         "ranks": len(ranks),
+        "ranks_elsewhere": view.list_ranks_elsewhere(),
         "steps": max((found.step for found in ranks), default=0),
         "steps_recorded": find_least(lambda found: found.steps_recorded),
         "gradient_reads": find_least(lambda found: max(found.gradient_reads, found.cost.sampled if found.cost else 0)),
@@ -114,6 +117,8 @@ def format_watched(row: WatchedRow | None, level: str) -> str:
         if round(row["hooked_pct"]) < 99
         else ""
     )
+    if row["ranks_elsewhere"]:
+        seen += f"; not in this run directory: {format_ranks(row['ranks_elsewhere'])} of another host (`tdbg join`)"
     higher = f", at times {row['level']}" if row["level"] != level else ""
     armed = f"; {row['rules_armed']} of {format_count(row['rules'], 'check')} active" if row["rules"] else ""
     return f"watched (--level {level}{higher}): {seen}{hooked}{armed}"

@@ -402,6 +402,19 @@ def test_a_rank_that_never_came_up(make_stream):
     assert found.rank == 1 and "init_process_group" in found.title and "rank 1: never took a step" in found.evidence
 
 
+def test_who_waits_for_another_host_with_a_directory_of_its_own_blames_nobody(make_stream):
+    run = make_stream()
+    zero = run.begin_rank(0, world=2, local_rank=0, env={"LOCAL_WORLD_SIZE": "1"})
+    run.emit_steps(zero, [2.0, 2.0])
+    run.emit_events(zero, make_quiet(run, "collective", number=5, counts={"world": 5}))
+    found = find_only(run, "TD-R006", -9)
+    assert found.rank is None and found.severity == "error"
+    assert found.title == (
+        "rank 0 has waited in all_reduce for 31 s since step 3, for rank 1 of another host, not in this run directory"
+    )
+    assert "tdbg join" in found.try_next
+
+
 def test_several_that_wait_share_a_finding(make_stream):
     run = make_stream()
     folders = begin_ranks(run, 4, steps=2)

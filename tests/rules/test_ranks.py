@@ -8,6 +8,7 @@ from streams import HOST, Stream
 from tdbg.core.events import Note, Observation, Plan, ProbeOff, Step, Traceback
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules.rule_engine import RuleEngine
+from tdbg.rules.watched import format_watched
 
 
 def find_first(run: Stream, code: str, exit_code: int = 0):
@@ -56,6 +57,28 @@ def test_a_rank_that_never_stepped_counts_after_a_failure_only(make_stream):
     run.emit_steps(folder, [2.0] * 5)
     run.end_process(folder, 5)
     assert run.judge_codes() == []
+    assert find_first(run, "TD-R001", 1).title == "rank 1 never took a step"
+
+
+def test_ranks_of_another_host_with_a_directory_of_its_own_are_not_judged(make_stream):
+    run = make_stream()
+    folder = run.begin_rank(2, world=4, local_rank=0, env={"LOCAL_WORLD_SIZE": "2"})
+    run.emit_steps(folder, [2.0] * 5)
+    run.end_process(folder, 5)
+    assert find_first(run, "TD-R001", 1).title == "rank 3 never took a step"
+    row = run.judge_stream(1).watched
+    assert row is not None and row["ranks_elsewhere"] == [0, 1]
+    assert "not in this run directory: ranks 0-1 of another host (`tdbg join`)" in format_watched(row, "basic")
+
+
+def test_a_host_that_came_to_this_directory_and_has_no_rank_is_missing(make_stream):
+    run = make_stream()
+    folder = run.begin_rank(0, world=2, local_rank=0, env={"LOCAL_WORLD_SIZE": "1"})
+    run.emit_steps(folder, [2.0] * 5)
+    run.end_process(folder, 5)
+    assert "TD-R001" not in run.judge_codes(1)
+    (run.run.path / "nodes").mkdir()
+    (run.run.path / "nodes" / "host-b-7.json").write_text("{}", encoding="utf-8")
     assert find_first(run, "TD-R001", 1).title == "rank 1 never took a step"
 
 
