@@ -4,7 +4,7 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run profile report runs status control view stacks filter-logs inspect-pages trace metrics flags explain doctor demo hook completions trust' ;;
+        '') reply='run profile report runs join status control view stacks filter-logs inspect-pages trace metrics flags explain doctor demo hook completions trust' ;;
         'runs') reply='ls prune' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
@@ -26,6 +26,7 @@ _tdbg_options() {
         'runs') reply='-h --help' ;;
         'runs ls') reply='--limit --json --color -h --help' ;;
         'runs prune') reply='--keep --older --dry-run --yes --color -h --help' ;;
+        'join') reply='-o --output --color -h --help' ;;
         'status') reply='--watch --json --color -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --timeout --json --color -h --help' ;;
         'view') reply='--port --open --routes --control -h --help' ;;
@@ -171,6 +172,8 @@ _tdbg_kind() {
         'runs prune --keep') reply='N' ;;
         'runs prune --older') reply='AGE' ;;
         'runs prune --color') reply='WHEN' ;;
+        'join -o'|'join --output') reply='DIR' ;;
+        'join --color') reply='WHEN' ;;
         'status --color') reply='WHEN' ;;
         'control -l'|'control --level') reply='LEVEL' ;;
         'control -f'|'control --flag') reply='FLAG' ;;
@@ -347,6 +350,7 @@ _tdbg_argument() {
         'report') reply='RUN' ;;
         'runs ls') reply='DIR' ;;
         'runs prune') reply='DIR' ;;
+        'join') reply='DIR' ;;
         'status') reply='RUN' ;;
         'control') reply='RUN' ;;
         'view') reply='RUN' ;;

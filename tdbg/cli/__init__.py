@@ -49,6 +49,7 @@ COMMANDS = (
     Entry("profile", "Run a command with torch.profiler around some of its steps."),
     Entry("report", "Show the verdict of a run: findings, evidence, cost."),
     Entry("runs", "List the runs with their verdicts; remove old ones."),
+    Entry("join", "Join the run directories that several hosts wrote into one run."),
     Entry("status", "Show how far a run is: rank, step, rate, loss, level, last finding."),
     Entry("control", "Change level and flags of a live run, on all ranks at one step."),
     Entry("view", "Show runs in the browser, and serve them as an HTTP API on 127.0.0.1."),

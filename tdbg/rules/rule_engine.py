@@ -169,7 +169,13 @@ class RuleEngine:
             observations_by_flag=_count_observations_by_flag(view),
             triggers=_build_trigger_rows(view),
             training=summarize_training([found.counts for found in view.list_rank_processes()]),
-            notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run), *_describe_sinks(self.run)],
+            notes=[
+                *_merge_notes(view),
+                *corrections,
+                *_describe_join(view),
+                *_describe_alerts(self.run),
+                *_describe_sinks(self.run),
+            ],
             files=_list_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
@@ -463,6 +469,15 @@ def _describe_alerts(run: RunDir) -> Iterator[str]:
             why = f": {clip_text(str(tally.get('error')), 200)}" if failed and tally.get("error") else ""
             if failed or dropped:
                 yield f"{option} on {agent.get('host')}: {failed + dropped} of {sent + failed + dropped} not sent{why}"
+
+
+def _describe_join(view: View) -> Iterator[str]:
+    """The run directories that a joined run was made of, and what is known of their clocks."""
+    joined = view.info.get("joined")
+    parts = joined.get("parts") if isinstance(joined, dict) else None
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict):
+            yield f"joined from {clip_text(str(part.get('path')), 100)}: {clip_text(str(part.get('text')), 200)}"
 
 
 def _describe_sinks(run: RunDir) -> Iterator[str]:

@@ -16,6 +16,7 @@ OTHER_WAYS = {
     "core/rundir.py": "the run directory itself, and the folder it is in",
     "launch/join.py": "the run directory itself, and tdbg_runs",
     "launch/run_list.py": "the run directory itself, which is removed",
+    "launch/joined_run.py": "the whole run directory, made beside its place",
     "launch/startup_files.py": "site-packages, which the user names",
     "launch/orphans.py": "/dev/null",
     "launch/shell_completions.py": "the user's own shell, which the user names",
