@@ -15,17 +15,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
 import uvicorn
+from playwright.sync_api import Browser
 
 from tdbg.viewer import connections
 from tdbg.viewer.routes import list_routes
 from tdbg.viewer.server import bind_socket
 
 from .conftest import Client, unpack_recording
-from .test_pages import Server
+from .test_pages import CHROMIUM, PAGES, Server, Watched, chromium  # noqa: F401 (a fixture)
 
 STATUS = "/api/v1/runs/two_ranks/status"
 SECRET = "TOP-SECRET-TEXT"
@@ -430,3 +432,54 @@ def test_a_harmful_run_is_served_or_refused_and_not_changed(tmp_path: Path, harm
         assert SECRET not in answer.text and len(answer.content) < 4 << 20
     assert list_state(run) == before
     shutil.rmtree(run)
+
+
+# markup in names and messages
+
+
+MARKUP = "<img src=x onerror=\"window.harm='run'\"><script>window.harm='run'</script>'\"&{{7*7}}${harm}"
+NAME = "<img src=x onerror=harm=1>'&quot;%41#?"  # of a folder: all but a slash
+
+
+def spread_markup(value: Any) -> Any:
+    """Every text of a document with markup behind it; what names a kind of thing stays."""
+    if isinstance(value, dict):
+        return {key: item if key in KEPT else spread_markup(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [spread_markup(item) for item in value]
+    return value + MARKUP if isinstance(value, str) and value not in SPECIAL else value
+
+
+KEPT = {"type", "severity", "level", "phase", "code", "source", "probe", "reason"}
+SPECIAL = {"nan", "inf", "-inf", "NaN", "Infinity", "-Infinity"}
+
+
+def poison_run(run: Path) -> None:
+    """Markup in every text of its JSON files, in keys of metrics, in log lines."""
+    for path in run.rglob("*.json"):
+        if path.parent.name != "traces":
+            path.write_text(json.dumps(spread_markup(json.loads(path.read_bytes()))), encoding="utf-8")
+    for path in run.rglob("*.jsonl"):
+        lines = [json.dumps(spread_markup(json.loads(line))) for line in path.read_bytes().splitlines()]
+        text = "\n".join(lines).replace('"train/loss"', json.dumps(f"train/{MARKUP}"))
+        path.write_text(text + "\n", encoding="utf-8")
+    for path in run.rglob("*_log_rank*.txt"):
+        path.write_text(re.sub(r"$", lambda _: MARKUP, path.read_text(encoding="utf-8"), flags=re.M), encoding="utf-8")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the pages")
+def test_markup_is_shown_as_text(tmp_path: Path, chromium: Browser) -> None:  # noqa: F811
+    shutil.move(unpack_recording("captured", tmp_path), tmp_path / NAME)
+    unpack_recording("two_ranks", tmp_path)
+    poison_run(tmp_path / NAME)
+    poison_run(tmp_path / "two_ranks")
+    server = Server(tmp_path)
+    watched = Watched(chromium, server)
+    places = ["/runs", *(f"/runs/{quote(run, safe='')}/{page}" for run in (NAME, "two_ranks") for page in PAGES)]
+    for place in [*places, f"/runs/{quote(NAME, safe='')}/tensors?key=step1&nth=0"]:
+        shown = watched.show(place)
+        assert shown.evaluate("window.harm") is None and shown.locator("#content img, #content script").count() == 0
+        watched.check()
+    assert MARKUP in watched.show("/runs/two_ranks/logs").inner_text("#content")
+    watched.context.close()
+    assert server.end() in (0, 130)
