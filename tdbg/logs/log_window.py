@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import parse_json
-from tdbg.logs.engine import Filter
+from tdbg.logs.engine import Filter, Stream
 from tdbg.logs.formats import Format
 from tdbg.logs.log_files import Source
 from tdbg.logs.query import Matcher
@@ -17,6 +17,8 @@ from tdbg.logs.records import Record, split_records
 from tdbg.logs.run_filter import Job, as_json
 
 UNIT_BYTES = 4 << 20
+OVERHANG_BYTES = 4 << 20  # that a record may reach beyond its unit; what is longer is cut
+SHOWN_BYTES = 64 << 10  # of a record
 SEPARATOR = "."
 
 
@@ -90,12 +92,31 @@ def _read_unit(source: Source, form: type[Format], matcher: Matcher, unit: int) 
         if source.seekable:
             stream.seek(max(begin - 1, 0))
             reader = Filter(matcher, lambda view: found.append(bytes(view)), begin=begin, end=end)
+            reader.filter_stream(_Bounded(stream, UNIT_BYTES + OVERHANG_BYTES))
         else:
-            reader = Filter(matcher, lambda view: found.append(bytes(view)))
-        reader.filter_stream(stream)
+            Filter(matcher, lambda view: found.append(bytes(view))).filter_stream(stream)
     return list(split_records(b"".join(found), form))
 
 
+class _Bounded:
+    """The first so many bytes of a stream: a record without an end is not read to the end of the file."""
+
+    def __init__(self, stream: Stream, left: int) -> None:
+        self._stream, self._left = stream, left
+
+    def readinto(self, into: memoryview) -> int:
+        """Some of what is left."""
+        got = self._stream.readinto(into[: self._left]) or 0
+        self._left -= got
+        return got
+
+
 def _as_row(data: bytes, source: Source, form: type[Format]) -> dict[str, Any]:
-    row = parse_json(as_json(Record(data, source, form, b"")))
+    if len(data) > SHOWN_BYTES:
+        shown = data[:SHOWN_BYTES].decode("utf-8", "backslashreplace")
+        return {"text": f"{shown} ... ({len(data) - SHOWN_BYTES:,} more bytes)"}
+    try:
+        row = parse_json(as_json(Record(data, source, form, b"")))
+    except ValueError:  # the last line of a process that was killed, or of somebody else
+        row = None
     return row if isinstance(row, dict) else {"text": data.decode("utf-8", "backslashreplace")}

@@ -9,9 +9,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tdbg.viewer.connections import send_in_pieces
 from tdbg.viewer.sessions import SESSION_PATH, Sessions
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+MAX_TEXT = 1_000  # of what a refusal says: it may repeat what was asked
+DESCRIBED = "GET /api/v1/openapi.json describes all addresses"
 PROTECTED = ("/api/", "/debug/")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=';"
@@ -46,7 +49,7 @@ class AccessControl:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-            await send(message)
+            await send_in_pieces(send, message)
 
         refusal = self._refuse(scope)
         await (refusal or self._app)(scope, receive, send_with_headers)
@@ -58,7 +61,7 @@ class AccessControl:
             return refuse(403, "this name does not lead here", "use the address that `tdbg view` printed")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
-            return refuse(403, "requests of other pages are refused", "")
+            return refuse(403, "requests of other pages are refused", "use the address that `tdbg view` printed")
         path = scope["path"]
         if not path.startswith(PROTECTED) or path == SESSION_PATH:
             return None
@@ -68,12 +71,13 @@ class AccessControl:
 
 
 def refuse(status: int, error: str, try_next: str) -> Response:
-    """An answer that says why there is none."""
+    """An answer that says in a line why there is none, and in another what to do."""
     import msgspec
 
     from tdbg.viewer.routes import Problem
 
-    body = msgspec.json.encode(Problem(error=error, try_next=try_next))
+    lines = [" ".join(text.split())[:MAX_TEXT] for text in (error, try_next)]
+    body = msgspec.json.encode(Problem(error=lines[0], try_next=lines[1] or DESCRIBED))
     return Response(body, status, media_type="application/json")
 
 

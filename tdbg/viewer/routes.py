@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from tdbg.core.errors import TdbgError
 from tdbg.version import __version__
 
 API = "/api/v1"
@@ -27,12 +28,31 @@ class Problem(msgspec.Struct, kw_only=True):
     try_next: str = ""
 
 
+class ConflictError(TdbgError):
+    """The request is right, and the run is in no state to follow it."""
+
+
+class TooLargeError(TdbgError):
+    """A request of more bytes than any has."""
+
+
+REFUSALS = {
+    400: "A parameter is wrong.",
+    401: "The session is missing or not known.",
+    403: "The request comes from another page, or under another name of this machine.",
+    404: "There is no such thing.",
+    409: "The run is in no state for it, or a file of it cannot be read.",
+    413: "The body is too long.",
+}
+
+
 @dataclass(slots=True, frozen=True)
 class Route:
-    """One address. changes: it acts on a run, and is there with ``--control`` alone."""
+    """One address. names: the type of each part of the path that is one. changes: it acts on a run, and is there with ``--control`` alone."""
 
     method: str
     path: str
+    names: dict[str, Any]
     summary: str
     handler: Handler
     query: type[msgspec.Struct] | None
@@ -40,11 +60,6 @@ class Route:
     answer: Any
     changes: bool
     streams: bool
-
-    @property
-    def parameters(self) -> list[str]:
-        """The names in the path, in order."""
-        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
 
 _routes: list[Route] = []
@@ -61,9 +76,9 @@ def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler
         summary = (inspect.getdoc(handler) or "").partition("\n")[0]
         streams = inspect.isasyncgenfunction(handler)
         answer = str if streams else hints["return"]
-        _routes.append(
-            Route(method, path, summary, handler, hints.get("query"), hints.get("body"), answer, changes, streams)
-        )
+        names = {part[1:-1]: hints[part[1:-1]] for part in path.split("/") if part.startswith("{")}
+        query, body = hints.get("query"), hints.get("body")
+        _routes.append(Route(method, path, names, summary, handler, query, body, answer, changes, streams))
         return handler
 
     return add_route
@@ -111,9 +126,7 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
                     "text/event-stream" if one.streams else "application/json": {"schema": schema_of[repr(one.answer)]}
                 },
             },
-            "400": {"description": "A parameter is wrong.", "content": problem},
-            "401": {"description": "The session is missing or not known.", "content": problem},
-            "404": {"description": "There is no such thing.", "content": problem},
+            **{str(status): {"description": why, "content": problem} for status, why in REFUSALS.items()},
         },
     }
     if one.body is not None:
@@ -125,8 +138,8 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe_path(one: Route) -> Iterator[dict[str, Any]]:
-    for name in one.parameters:
-        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    for name, kind in one.names.items():
+        yield {"name": name, "in": "path", "required": True, "schema": {"minLength": 1, **msgspec.json.schema(kind)}}
 
 
 def _describe_query(query: type[msgspec.Struct] | None) -> Iterator[dict[str, Any]]:

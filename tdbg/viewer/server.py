@@ -22,18 +22,20 @@ from tdbg.core.guard import describe_error
 from tdbg.core.webpage import find_styled_ids, load_plotly_script
 from tdbg.viewer.access import AccessControl, refuse
 from tdbg.viewer.answers.server import WrongTokenError
-from tdbg.viewer.routes import API, Route, build_openapi, list_routes
+from tdbg.viewer.connections import build_config
+from tdbg.viewer.routes import API, ConflictError, Route, TooLargeError, build_openapi, list_routes
 from tdbg.viewer.run_library import Served, UnknownRunError
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 64 << 10
-MAX_CONNECTIONS = 256
 KINDS = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8", "svg": "image/svg+xml"}
 # Files of the pages by the name under /assets: where each lies.
 SHARED = {
     **dict.fromkeys(("charts.css", "charts.js", "report.css", "report.js"), "tdbg.core"),
     "tensor.js": "tdbg.pages",
 }
+STATUSES = {WrongTokenError: 401, UnknownRunError: 404, ConflictError: 409, TooLargeError: 413}
+HTTP_ERRORS = {404: "there is nothing at this address", 405: "not with this method"}
 PLOTLY = "plotly.js"
 
 
@@ -61,12 +63,15 @@ def build_app(served: Served) -> AccessControl:
     app = Starlette(
         routes=addresses, exception_handlers={HTTPException: _answer_http_error, Exception: _answer_failure}
     )
+    app.router.redirect_slashes = False
     return AccessControl(app, served.sessions)
 
 
 def _make_endpoint(served: Served, one: Route) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
-        given: dict[str, Any] = {name: request.path_params[name] for name in one.parameters}
+        given: dict[str, Any] = {
+            name: msgspec.convert(request.path_params[name], kind) for name, kind in one.names.items()
+        }
         if one.query is not None:
             given["query"] = _parse_query(request, one.query)
         elif request.query_params:
@@ -97,14 +102,13 @@ def _guard_endpoint(answer: Callable[[Request], Any]) -> Callable[[Request], Any
         try:
             found: Response = await answer(request)
             return found
-        except WrongTokenError as error:
-            return refuse(401, str(error), error.hint)
-        except UnknownRunError as error:
-            return refuse(404, str(error), error.hint)
         except TdbgError as error:
-            return refuse(400, str(error), error.hint)
-        except msgspec.MsgspecError as error:
+            status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 400)
+            return refuse(status, str(error), error.hint)
+        except (msgspec.MsgspecError, RecursionError) as error:
             return refuse(400, str(error), "")
+        except OSError as error:
+            return refuse(409, f"a file of the run cannot be read: {error.strerror}", "who may read it?")
 
     return answer_or_refuse
 
@@ -121,7 +125,7 @@ async def _read_body(request: Request) -> bytes:
     async for piece in request.stream():
         found += piece
         if len(found) > MAX_BODY_BYTES:
-            raise TdbgError(f"the body is longer than {MAX_BODY_BYTES >> 10} KiB", "send less")
+            raise TooLargeError(f"the body is longer than {MAX_BODY_BYTES >> 10} KiB", "send less")
     return bytes(found)
 
 
@@ -131,9 +135,10 @@ def _send_json(value: object) -> Response:
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return refuse(
-        status, {404: "there is nothing at this address", 405: "not with this method"}.get(status, "refused"), ""
-    )
+    found = refuse(status, HTTP_ERRORS.get(status, "refused"), "")
+    if isinstance(error, HTTPException):
+        found.headers.update(error.headers or {})
+    return found
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
@@ -193,19 +198,7 @@ def bind_socket(port: int) -> socket.socket:
 
 def serve(app: AccessControl, listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM."""
-    config = uvicorn.Config(
-        app,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=10,
-        timeout_graceful_shutdown=1,
-        lifespan="off",
-        ws="none",
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(build_config(app))
     try:
         asyncio.run(server.serve(sockets=[listener]))
     except KeyboardInterrupt:  # raised again by uvicorn once all is closed

@@ -38,8 +38,8 @@ class Client:
 
     def __init__(self, where: Path, *, control: bool = False) -> None:
         self.sessions = Sessions()
-        app = build_app(Served(RunLibrary(str(where)), self.sessions, control))
-        self.http = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+        self.app = build_app(Served(RunLibrary(str(where)), self.sessions, control))
+        self.http = TestClient(self.app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
         session = self.sessions.open_session(self.sessions.token)
         self.headers = {"authorization": f"Bearer {session}"}
 

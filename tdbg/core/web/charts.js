@@ -13,6 +13,7 @@ function appendElement(tag, text, parent, name) {
   const element = document.createElement(tag);
   if (text !== undefined && text !== null) element.textContent = text;
   if (name) element.className = name;
+  if (element.classList.contains("scroll")) element.tabIndex = 0;  // it scrolls by keys too
   if (parent) parent.appendChild(element);
   return element;
 }

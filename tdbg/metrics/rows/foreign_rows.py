@@ -1,6 +1,5 @@
 """Rows of other tools: JSON lines of flat numbers with a step or an epoch, and trainer_state.json of transformers."""
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import describe_failure, parse_json, read_small_file
 from tdbg.metrics.keys import is_key
-from tdbg.metrics.rows.row import Row
+from tdbg.metrics.rows.row import MAX_STEP, Row
 
 STATE = "trainer_state.json"
 LARGEST = 1 << 28  # bytes of a document that is read whole
@@ -30,7 +29,7 @@ def row_of(found: object, *, of_trainer: bool = False) -> Row | None:
     numbers = {name: float(value) for name, value in found.items() if _is_number(value)}
     step, epoch = _find_first(numbers, STEPS), _find_first(numbers, EPOCHS)
     place = step if step is not None else epoch
-    if place is None or not math.isfinite(place):
+    if place is None or not abs(place) < MAX_STEP:
         return None
     known = {*STEPS, *EPOCHS, *TIMES, *OTHERS}
     values = {_build_key(name, of_trainer): value for name, value in numbers.items() if name not in known}

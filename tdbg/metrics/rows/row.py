@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 SCHEMA = 1
+MAX_STEP = 2**63 - 1  # a file may claim any number: a larger one is no step
 FILE = "metrics.jsonl"
 READ_FROM_TEXT = "text"  # the source of numbers that the program printed
 COUNT_0 = "count_0_str"  # the text of a phase that names its metrics without a sample

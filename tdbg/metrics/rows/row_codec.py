@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.metrics.rows.row import SCHEMA, Header, Row
+from tdbg.metrics.rows.row import MAX_STEP, SCHEMA, Header, Row
 
 HEADER = b'{"schema":'  # how the line of a header begins, and no row's
 WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -82,7 +82,7 @@ def _parse_header(found: dict[str, Any]) -> Header:
 
 def _parse_row(found: dict[str, Any]) -> Row | None:
     step, values = found.get("step"), found.get("values")
-    if not isinstance(step, int) or not isinstance(values, dict):
+    if not isinstance(step, int) or abs(step) > MAX_STEP or not isinstance(values, dict):
         return None
     epoch, phase = found.get("epoch"), found.get("phase")
     return Row(

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from tdbg.core.files import MAX_LINE_BYTES, open_regular
 from tdbg.metrics.rows import foreign_rows, row_codec
 from tdbg.metrics.rows.attempts import MARK, Attempt, Limits, collect_attempts
-from tdbg.metrics.rows.row import Row
+from tdbg.metrics.rows.row import MAX_STEP, Row
 from tdbg.metrics.rows.row_files import RowsFile
 
 BLOCK = 1 << 17  # bytes read at a time: what is made of them stays in the cache of a core
@@ -23,7 +23,7 @@ V = TypeVar("V")
 class _Fields(msgspec.Struct, Generic[V], gc=False):
     """The fields of `Row`, but for those that are rarely there."""
 
-    step: int
+    step: Annotated[int, msgspec.Meta(ge=-MAX_STEP, le=MAX_STEP)]
     values: dict[str, V]
     t: float = 0.0
     epoch: float | None = None
@@ -160,7 +160,7 @@ class Reading:
         """A line that is no row of ours: flat numbers with a step, or nothing that can be used."""
         try:
             row = foreign_rows.row_of(json.loads(text))
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, OverflowError):
             row = None
         if row is None:
             self.counts.broken += 1

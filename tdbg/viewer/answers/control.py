@@ -1,18 +1,22 @@
 """Level and flags of a run: what is on, and with ``--control`` what shall be."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tdbg.core.config import check_setting, read_flags
+from tdbg.core.config import read_flags
 from tdbg.core.control import Request
+from tdbg.core.errors import TdbgError
 from tdbg.core.flags import FLAGS
 from tdbg.core.tables import to_json_value
 from tdbg.launch.ask import send_request
 from tdbg.launch.live import read_snapshot
 from tdbg.viewer.answers.debug import WhichRun
-from tdbg.viewer.routes import API, route
+from tdbg.viewer.routes import API, ConflictError, route
 from tdbg.viewer.run_library import Served
+
+Level = Literal["off", "basic", "advanced", "extreme"]
+MAX_STEPS = 10**15
 
 
 class FlagState(msgspec.Struct, kw_only=True):
@@ -36,9 +40,9 @@ class FlagStates(msgspec.Struct, kw_only=True):
 class Change(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What shall hold from the next step that all ranks can reach: a level, flags on or off, for so many steps (0: for good)."""
 
-    level: str = ""
+    level: Literal["", "off", "basic", "advanced", "extreme"] = ""
     flags: dict[str, bool] = {}
-    for_steps: int = 0
+    for_steps: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEPS)] = 0
 
 
 @route("GET", f"{API}/runs/{{run}}/flags")
@@ -72,15 +76,13 @@ def change_flags(served: Served, run: str, body: Change) -> dict[str, Any]:
     found = served.runs.open_run(run)
     known = tuple(read_snapshot(found).settings.flags)
     flags = read_flags([f"{name}={'true' if value else 'false'}" for name, value in body.flags.items()], known)
-    level = str(check_setting("level", body.level)) if body.level else ""
-    return _send(served, run, Request(number=0, level=level, flags=flags, for_steps=max(body.for_steps, 0)))
+    return _send(served, run, Request(number=0, level=body.level, flags=flags, for_steps=body.for_steps))
 
 
 @route("POST", "/debug/level/{level}", changes=True)
-def change_level(served: Served, level: str, query: WhichRun) -> dict[str, Any]:
+def change_level(served: Served, level: Level, query: WhichRun) -> dict[str, Any]:
     """Change the level of a live run: off, basic, advanced or extreme."""
-    wanted = str(check_setting("level", level))
-    return _send(served, served.runs.open_newest(query.run).path.name, Request(number=0, level=wanted))
+    return _send(served, served.runs.open_newest(query.run).path.name, Request(number=0, level=level))
 
 
 @route("POST", "/debug/clear", changes=True)
@@ -90,5 +92,9 @@ def clear_history(served: Served, query: WhichRun) -> dict[str, Any]:
 
 
 def _send(served: Served, run: str, wish: Request) -> dict[str, Any]:
-    found: dict[str, Any] = to_json_value(send_request(served.runs.open_run(run), wish, wait_s=0).as_dict())
+    opened = served.runs.open_run(run)
+    try:
+        found: dict[str, Any] = to_json_value(send_request(opened, wish, wait_s=0).as_dict())
+    except TdbgError as error:
+        raise ConflictError(str(error), error.hint) from None
     return found

@@ -1,6 +1,6 @@
 """Log records of a run, filtered, a part at a time."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ MAX_BYTES = 64 << 20  # looked at for one answer
 class LogsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which records. kind: debug, info or all; text: a regular expression; after: where the last answer ended."""
 
-    kind: str = "debug"
+    kind: Literal["debug", "info", "all"] = "debug"
     flag: str = ""
     ranks: str = ""
     level: str = ""
@@ -41,7 +41,7 @@ def filter_logs(served: Served, run: str, query: LogsQuery) -> LogPart:
     """Records by flag, rank, level, step and text, as `tdbg filter-logs --format jsonl`."""
     args = FilterArgs(
         paths=[str(served.runs.open_run(run).path)],
-        kind=query.kind,
+        kind="both" if query.kind == "all" else query.kind,
         flag=query.flag.split(",") if query.flag else (),
         ranks=query.ranks or "all",
         level=query.level,

@@ -1,6 +1,6 @@
 """Profiler traces of a run: where time and memory went."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,13 +17,13 @@ class TraceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which traces. windows: last or all."""
 
     ranks: str = ""
-    windows: str = "last"
+    windows: Literal["last", "all"] = "last"
 
 
 class FlameQuery(TraceQuery, kw_only=True, forbid_unknown_fields=True):
     """How calls are joined: operator, stack or module; empty: what there is."""
 
-    by: str = ""
+    by: Literal["", "operator", "stack", "module"] = ""
 
 
 @route("GET", f"{API}/runs/{{run}}/traces")

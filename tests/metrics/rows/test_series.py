@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from metrics.rows_of import Header, make_row, write_rows
 
 from tdbg.metrics.render.braille_plot import draw_graph
+from tdbg.metrics.render.curve_data import collect_curves
 from tdbg.metrics.render.curves import MAX_BUCKETS, Curve
 from tdbg.metrics.rows.row import FILE
 from tdbg.metrics.rows.row_files import find_rows_files
@@ -167,3 +168,13 @@ def test_smoothing_is_that_of_tensorboard():
         last = last * 0.9 + 0.1 * value
         debiased.append(last / (1 - 0.9**number))
     assert [value for _, value in curve.points] == pytest.approx(debiased)
+
+
+@pytest.mark.parametrize("step", [2**63, -(2**63), 9**99])
+def test_a_step_that_no_counter_holds_is_passed_over(tmp_path, step):
+    path = write_rows(tmp_path / FILE, Header(), make_row(1, {"train/loss": math.nan}))
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f'{{"t":1.0,"step":{step},"values":{{"train/loss":"NaN"}}}}\n{{"step":{step},"loss":1.0}}\n')
+    reading = Reading(find_rows_files(str(path)).files)
+    curves, _ = collect_curves(reading, [], 0.0)
+    assert list(curves["train/loss"][0].wild_steps) == [1] and reading.counts.broken == 2
