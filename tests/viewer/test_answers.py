@@ -1,6 +1,8 @@
 """What the addresses answer is what the commands print with --json."""
 
 import json
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,36 @@ def test_logs_come_in_parts_that_join_to_all_of_them(client: Client) -> None:
         parts += part["records"]
         after = part["after"]
     assert parts == whole["records"]
+
+
+def test_records_that_ranks_write_alike_are_one(
+    client: Client, runs_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "collapsed"
+        main(["filter-logs", str(runs_folder / "two_ranks"), "--collapse", "-o", str(target)])
+        printed = re.findall(r"^\[(r[\d,?-]+)\] ", target.read_text(), re.MULTILINE)
+    found = client.ask("/runs/two_ranks/logs", collapse="true", limit=1000)
+    assert [record["ranks"] for record in found["records"]] == printed
+    assert "r0-1" in printed and len(printed) < len(client.ask("/runs/two_ranks/logs", limit=1000)["records"])
+
+
+def test_collapsed_records_come_in_parts(client: Client) -> None:
+    whole = client.ask("/runs/two_ranks/logs", collapse="true", limit=1000)
+    parts, after = [], ""
+    while after is not None:
+        part = client.ask("/runs/two_ranks/logs", collapse="true", limit=7, after=after)
+        parts += part["records"]
+        after = part["after"]
+    assert parts == whole["records"]
+    assert client.get("/api/v1/runs/two_ranks/logs?collapse=true&after=x").status_code == 400
+
+
+def test_logs_that_are_too_large_are_not_collapsed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.viewer.answers.logs.MAX_COLLAPSED_BYTES", 10)
+    answer = client.get("/api/v1/runs/two_ranks/logs?collapse=true")
+    assert answer.status_code == 400 and "tdbg filter-logs RUN --collapse" in answer.json()["try_next"]
 
 
 def test_every_route_is_described_with_a_schema(client: Client) -> None:

@@ -1,4 +1,5 @@
 // The pages of tdbg: a session, requests with it, and the page that the address names.
+import {showComparison} from "./compare.js";
 import {showRuns} from "./runs.js";
 import {showFlags} from "./flags.js";
 import {showLogs} from "./logs.js";
@@ -91,6 +92,8 @@ function showState(root, text, isBad) {
 }
 
 function readAddress() {
+  const [, what, ...names] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  if (what === "compare" && names.length === 2) return {run: "", page: "compare", names};
   const [, first, run, page] = location.pathname.split("/").map(decodeURIComponent);
   return first === "runs" && run ? {run, page: page || "overview"} : {run: "", page: "runs"};
 }
@@ -98,12 +101,13 @@ function readAddress() {
 function fillNav(where) {
   nav.replaceChildren();
   const brand = link("/runs", "Runs");
-  if (!where.run) brand.setAttribute("aria-current", "page");
+  if (where.page === "runs") brand.setAttribute("aria-current", "page");
   nav.append(brand);
-  if (!where.run) return;
-  const name = document.createElement("span");
-  name.className = "name", name.textContent = where.run, name.title = where.run;
+  if (where.page === "runs") return;
+  const name = document.createElement("span"), text = where.names ? where.names.join(" and ") : where.run;
+  name.className = "name", name.textContent = text, name.title = text;
   nav.append(name);
+  if (where.names) return;
   for (const [page, title] of PAGES) {
     const to = link(addressOf(where.run, page), title);
     if (page === where.page) to.setAttribute("aria-current", "page");
@@ -124,23 +128,24 @@ async function showPage() {
   if (shown && shown.close) shown.close();
   shown = null;
   fillNav(where);
+  delete document.documentElement.dataset.drawn;
   const entry = PAGES.find(([page]) => page === where.page);
-  document.title = where.run ? `${where.run}: ${entry ? entry[1] : "?"} - tdbg` : "Runs - tdbg";
+  document.title = where.names ? `${where.names.join(" and ")} - tdbg` : where.run ? `${where.run}: ${entry ? entry[1] : "?"} - tdbg` : "Runs - tdbg";
   showState(content, "Loading ...");
   const stop = new AbortController();
-  const given = {root: content, run: where.run, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
+  const given = {root: content, run: where.run, names: where.names, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
   shown = {close: () => stop.abort()};
   try {
     if (where.run && !entry) return showState(content, "There is no such page.", true);
     if (entry) given.base = "/runs/" + encodeURIComponent(where.run);
-    const page = await (entry ? entry[2] : showRuns)(given);
+    const page = await (entry ? entry[2] : where.names ? showComparison : showRuns)(given);
     if (mine === number && page && page.close) shown = {close: () => (stop.abort(), page.close())};
   } catch (error) {
     if (mine !== number || error.name === "AbortError") return;
     showState(content, error instanceof Refused ? error.message + (error.tryNext ? ": " + error.tryNext : "") : "This page failed: " + error.message, true);
     if (!(error instanceof Refused)) throw error;
   }
-  if (mine === number) document.documentElement.dataset.drawn = location.pathname;
+  if (mine === number) document.documentElement.dataset.drawn = location.pathname + (where.names ? location.hash : "");
 }
 
 function openAddress(to) {
@@ -150,6 +155,7 @@ function openAddress(to) {
 
 addEventListener("popstate", showPage);
 addEventListener("click", event => {
+  if (event.target.closest(".skip")) return event.preventDefault(), content.focus();
   const to = event.target.closest("a[href^='/runs']");
   if (!to || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();
