@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import IO, Any, get_type_hints
 
 import msgspec
 
@@ -28,8 +28,16 @@ class Problem(msgspec.Struct, kw_only=True):
 
 
 @dataclass(slots=True, frozen=True)
+class Download:
+    """A file that is sent as it is. name: what the browser calls it, in ASCII without quotes."""
+
+    file: IO[bytes]
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
 class Route:
-    """One address. changes: it acts on a run, and is there with ``--control`` alone."""
+    """One address. changes: it acts on a run, and is there with ``--control`` alone. media_type: of its answer."""
 
     method: str
     path: str
@@ -40,6 +48,7 @@ class Route:
     answer: Any
     changes: bool
     streams: bool
+    media_type: str
 
     @property
     def parameters(self) -> list[str]:
@@ -60,13 +69,18 @@ def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler
         hints = get_type_hints(handler)
         summary = (inspect.getdoc(handler) or "").partition("\n")[0]
         streams = inspect.isasyncgenfunction(handler)
-        answer = str if streams else hints["return"]
-        _routes.append(
-            Route(method, path, summary, handler, hints.get("query"), hints.get("body"), answer, changes, streams)
-        )
+        answer, media_type = _describe_answer(hints["return"], streams=streams)
+        query, body = hints.get("query"), hints.get("body")
+        _routes.append(Route(method, path, summary, handler, query, body, answer, changes, streams, media_type))
         return handler
 
     return add_route
+
+
+def _describe_answer(returned: Any, *, streams: bool) -> tuple[Any, str]:
+    if streams:
+        return str, "text/event-stream"
+    return (bytes, "application/octet-stream") if returned is Download else (returned, "application/json")
 
 
 def list_routes(*, changes: bool = True) -> list[Route]:
@@ -107,9 +121,7 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The answer.",
-                "content": {
-                    "text/event-stream" if one.streams else "application/json": {"schema": schema_of[repr(one.answer)]}
-                },
+                "content": {one.media_type: {"schema": schema_of[repr(one.answer)]}},
             },
             "400": {"description": "A parameter is wrong.", "content": problem},
             "401": {"description": "The session is missing or not known.", "content": problem},

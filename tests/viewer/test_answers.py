@@ -99,6 +99,20 @@ def test_logs_that_are_too_large_are_not_collapsed(client: Client, monkeypatch: 
     assert answer.status_code == 400 and "tdbg filter-logs RUN --collapse" in answer.json()["try_next"]
 
 
+def test_the_page_of_traces_is_that_of_the_file(client: Client, runs_folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    assert main(["trace", "show", str(runs_folder / "profiled"), "--html", str(target)]) == 0
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', target.read_text(), re.DOTALL)
+    assert text is not None
+    assert client.ask("/runs/profiled/traces/page") == json.loads(text[1])
+    assert client.ask("/runs/single/traces/page")["traces"] == []
+
+
+def test_a_trace_that_is_not_there_is_not_sent(client: Client) -> None:
+    for run, query in (("profiled", {"rank": 7}), ("profiled", {"rank": 0, "window": 9}), ("single", {"rank": 0})):
+        assert client.get(f"/api/v1/runs/{run}/traces/file", params=query).status_code == 404
+
+
 def test_every_route_is_described_with_a_schema(client: Client) -> None:
     described = client.ask("/openapi.json")
     assert len(described["paths"]) >= 12

@@ -189,6 +189,23 @@ def test_a_captured_tensor_is_drawn(watched: Watched, client: Client) -> None:
     watched.check()
 
 
+def test_a_trace_has_its_flame_graph_and_is_saved_whole(watched: Watched, client: Client, runs_folder: Path) -> None:
+    shown = watched.show("/runs/profiled/traces")
+    data = client.ask("/runs/profiled/traces/page")
+    assert shown.inner_text("#verdict") == data["traces"][0]["verdict"]
+    expect(shown.locator("#flame .slice").first).to_be_visible()
+    ways = list(data["traces"][0]["flames"])
+    for way in ways:
+        shown.locator(f"#ways button[value='{way}']").press("Enter")
+        expect(shown.locator("#ways [aria-pressed=true]")).to_have_attribute("value", way)
+    with shown.expect_download() as saved:
+        shown.get_by_role("button", name="Save the trace for Perfetto").press("Enter")
+    (written,) = (runs_folder / "profiled").glob("rank0000/traces/*.json.gz")
+    assert Path(saved.value.path()).read_bytes() == written.read_bytes()
+    assert saved.value.suggested_filename == "rank0-window0.json.gz"
+    watched.check()
+
+
 def test_a_step_leads_from_the_log_to_the_curves_and_back(watched: Watched) -> None:
     shown = watched.show("/runs/two_ranks/logs?collapse=true")
     expect(shown.locator("#logs-collapse")).to_be_checked()

@@ -49,6 +49,19 @@ function ask(path, query, signal) {
 const send = (path, body) => request(path, {method: "POST", body: JSON.stringify(body)});
 
 async function request(path, about) {
+  return (await fetchAnswer(path, about)).json();
+}
+
+// A file goes through the page, since a link could not send the session.
+async function download(path, query, signal) {
+  const answer = await fetchAnswer(path + "?" + new URLSearchParams(query), {signal});
+  const to = link(URL.createObjectURL(await answer.blob()), "");
+  to.download = (answer.headers.get("content-disposition") || "").match(/filename="([^"]+)"/)?.[1] || "trace.json";
+  to.click();
+  setTimeout(() => URL.revokeObjectURL(to.href), 10_000);
+}
+
+async function fetchAnswer(path, about) {
   let answer;
   try {
     answer = await fetch(API + path, {headers: headers(), ...about});
@@ -57,7 +70,7 @@ async function request(path, about) {
     throw new Refused(0, {error: "the server does not answer", try_next: "is `tdbg view` still running?"});
   }
   if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
-  return answer.json();
+  return answer;
 }
 
 // Server-sent events, read by fetch: an EventSource could not send the session in a header.
@@ -133,7 +146,7 @@ async function showPage() {
   document.title = where.names ? `${where.names.join(" and ")} - tdbg` : where.run ? `${where.run}: ${entry ? entry[1] : "?"} - tdbg` : "Runs - tdbg";
   showState(content, "Loading ...");
   const stop = new AbortController();
-  const given = {root: content, run: where.run, names: where.names, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
+  const given = {root: content, run: where.run, names: where.names, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), download: (path, query) => download(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
   shown = {close: () => stop.abort()};
   try {
     if (where.run && !entry) return showState(content, "There is no such page.", true);
