@@ -12,7 +12,8 @@ from tdbg.pages.render.tensor_picture import encode_preview, truncate_text
 
 def describe_tensor_pair(first: Tensor, second: Tensor, budget: int) -> dict[str, Any]:
     """Both and the second minus the first, of at most ``budget`` bytes each; ``why`` where there is no difference to show."""
-    found = {"path": truncate_text(first.path), "first": _describe_side(first), "second": _describe_side(second)}
+    sides = {"first": _describe_side(first), "second": _describe_side(second)}
+    found: dict[str, Any] = {"path": truncate_text(first.path), **sides}
     try:
         distance = compare_tensors(first, second)
         previews = build_difference_previews(first, second, budget) if first.shape == second.shape else None
@@ -21,7 +22,7 @@ def describe_tensor_pair(first: Tensor, second: Tensor, budget: int) -> dict[str
     found |= {"distance": _describe_distance(distance)}
     if previews is None:
         return found | {"why": distance.reason or "the values take too much room to be shown"}
-    found["first"]["preview"], found["second"]["preview"], gaps = map(encode_preview, previews)
+    sides["first"]["preview"], sides["second"]["preview"], gaps = map(encode_preview, previews)
     return found | {"difference": {"shape": list(first.shape), "preview": gaps}}
 
 
