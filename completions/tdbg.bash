@@ -20,8 +20,8 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --preflight --dry-run --exec -q --quiet --color -h --help' ;;
-        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --serve --preflight --dry-run --exec -q --quiet --color -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --serve --dry-run --exec -q --quiet --color -h --help' ;;
         'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
         'runs') reply='-h --help' ;;
         'runs ls') reply='--limit --json --color -h --help' ;;
@@ -115,6 +115,7 @@ _tdbg_kind() {
         'run --profile-name') reply='NAME' ;;
         'run --log-level') reply='LOG_LEVEL' ;;
         'run --progress-every') reply='SECONDS' ;;
+        'run --serve') reply='PORT' ;;
         'run --color') reply='WHEN' ;;
         'profile -k'|'profile --kind') reply='KIND' ;;
         'profile --wait') reply='N' ;;
@@ -161,6 +162,7 @@ _tdbg_kind() {
         'profile --profile-name') reply='NAME' ;;
         'profile --log-level') reply='LOG_LEVEL' ;;
         'profile --progress-every') reply='SECONDS' ;;
+        'profile --serve') reply='PORT' ;;
         'profile --color') reply='WHEN' ;;
         'report --note') reply='TEXT' ;;
         'report --fail-on') reply='SEVERITY' ;;

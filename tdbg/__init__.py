@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tdbg.api.flag_values import flag as flag
     from tdbg.api.levels import DebugLevel as DebugLevel
     from tdbg.api.loggers import create_logger as create_logger
+    from tdbg.api.notebook_view import View as View
     from tdbg.api.performance import profile_model_performance as profile_model_performance
     from tdbg.api.switches import clear_history as clear_history
     from tdbg.api.switches import disable_debugging as disable_debugging
@@ -63,6 +64,7 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "lr_dict",
     "run_config",
     "shared_run_id",
+    "View",
 )
 
 

@@ -36,6 +36,7 @@ NAMES = {
     "lr_dict": "tracking",
     "run_config": "tracking",
     "shared_run_id": "tracking",
+    "View": "notebook_view",
 }
 
 

@@ -17,7 +17,7 @@ and an exit code. ``TDBG_DEBUG=1`` shows the traceback as well.
 import os
 import sys
 
-from tdbg.core.command_spec import Args, Argument, Command, Group, Option, parse_plain_args
+from tdbg.core.command_spec import Args, Argument, Command, Group, Option, fill_bare_options, parse_plain_args
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import close_stdout, escaped_output, print_messages
 
@@ -181,6 +181,7 @@ def _run_command_line(spec: Command | Group, path: str, words: list[str]) -> int
         if words[0] in spec.names:
             return _run_command_line(spec.load(words[0]), f"{path} {words[0]}", words[1:])
     else:
+        words = fill_bare_options(spec, words)
         args = parse_plain_args(spec, words)
         if args is not None:
             return spec.execute(args)

@@ -182,6 +182,15 @@ OPTIONS: Options = {
         group=LAUNCH,
         value=float,
     ),
+    "serve": Option(
+        ("--serve",),
+        "PORT",
+        "Serve the viewer on 127.0.0.1 while the run goes on; without a port on any free one.",
+        group=LAUNCH,
+        value=int,
+        least=0,
+        bare="0",
+    ),
     "preflight": Option(
         ("--preflight",),
         "",
@@ -244,6 +253,7 @@ class RunArgs(Args):
     profile_name: str | None = None
     log_level: str | None = None
     progress_every: float | None = None
+    serve: int | None = None
     preflight: bool | None = None
     dry_run: bool = False
     replace: bool = False
@@ -256,7 +266,7 @@ def run_command(args: RunArgs) -> int:
 
 
 # Options that are no setting of the same name.
-NO_SETTINGS = ("flag", "no_flag", "threshold", "profile_name", "dry_run", "replace")
+NO_SETTINGS = ("flag", "no_flag", "threshold", "profile_name", "serve", "dry_run", "replace")
 
 
 def run_with_settings(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
@@ -273,7 +283,7 @@ def run_with_settings(args: RunArgs, more: "Mapping[str, Any] | None" = None) ->
         name: value for name, value in (typed | dict(more or {})).items() if value is not None and value not in ((), [])
     }
     settings, origin = resolve_run_settings(given, wrapped, args.profile_name or "")
-    return launch_command(settings, origin, wrapped, replace=args.replace, dry_run=args.dry_run)
+    return launch_command(settings, origin, wrapped, replace=args.replace, dry_run=args.dry_run, serve=args.serve)
 
 
 def resolve_run_settings(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Settings, dict[str, str]]":

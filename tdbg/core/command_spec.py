@@ -36,7 +36,19 @@ class Option:
     """
 
     __slots__ = (
-        *("group", "help", "least", "many", "metavar", "names", "old_names", "shows_default", "takes_empty", "value"),
+        *(
+            "bare",
+            "group",
+            "help",
+            "least",
+            "many",
+            "metavar",
+            "names",
+            "old_names",
+            "shows_default",
+            "takes_empty",
+            "value",
+        ),
     )
 
     def __init__(
@@ -52,9 +64,11 @@ class Option:
         old_names: tuple[str, ...] = (),
         shows_default: bool = True,
         takes_empty: bool = False,
+        bare: str = "",
     ) -> None:
         self.names, self.metavar, self.help, self.group = names, metavar, help, group
         self.takes_empty = takes_empty  # the empty text is a value: rows and pages without a phase have the phase ""
+        self.bare = bare  # the value where no whole number follows; empty: one has to follow
         self.value, self.many, self.least = value, many, least
         self.shows_default = shows_default  # in its line of help; not where it stands for something left out
         self.old_names = old_names  # accepted, and shown nowhere
@@ -181,6 +195,25 @@ def convert_value(text: str, value: type) -> object:
         except ValueError:
             raise ValueError(f"{text!r} is not a number") from None
     return text
+
+
+def fill_bare_options(command: Command, words: "Sequence[str]") -> list[str]:
+    """The command line with a value for each option that may be typed without one."""
+    bare = {name: option.bare for option in command.options.values() if option.bare for name in option.names}
+    found, left = [], list(words)
+    if not bare.keys() & set(words):
+        return left
+    valued = {name for field, one in command.options.items() if not command.is_switch(field) for name in one.names}
+    while left:
+        word = left.pop(0)
+        found.append(word)
+        if word == "--" or (command.wraps and not word.startswith("-")):
+            break
+        if word in bare and not (left and left[0].isdigit()):
+            found.append(bare[word])
+        elif word in valued and left:
+            found.append(left.pop(0))
+    return found + left
 
 
 def parse_plain_args(command: Command, words: "Sequence[str]") -> Args | None:

@@ -35,20 +35,31 @@ def fill_template(text: str, names: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
 
-def write_graphs(file: IO[bytes], package: str, title: str, data: object, *, shared: Sequence[str] = ()) -> None:
+def write_graphs(
+    file: IO[bytes],
+    package: str,
+    title: str,
+    data: object,
+    *,
+    shared: Sequence[str] = (),
+    own: Sequence[str] = ("page",),
+) -> None:
     """Write the page with graphs whose body, style and script lie in the folder ``web`` of a package.
 
     data: plain and finite; the script finds it as JSON. shared: names of styles and scripts in tdbg/core/web that come
-    before the page's own. The page may load nothing and run only the two scripts whose hashes it names. Raises TdbgError
+    before the page's own, which are called ``own``. The page may load nothing and run only the two scripts whose hashes it names. Raises TdbgError
     without plotly, OSError.
     """
     plotly = load_plotly_script()
     body = _read_template(package, "web/body.html")
-    style = "".join(
-        [*(_read_template("tdbg.core", f"web/{name}.css") for name in shared), _read_template(package, "web/page.css")]
-    )
-    script = "".join(
-        [*(_read_template("tdbg.core", f"web/{name}.js") for name in shared), _read_template(package, "web/page.js")]
+    style, script = (
+        "".join(
+            [
+                *(_read_template("tdbg.core", f"web/{name}.{kind}") for name in shared),
+                *(_read_template(package, f"web/{name}.{kind}") for name in own),
+            ]
+        )
+        for kind in ("css", "js")
     )
     page = _read_template("tdbg.core", "webpage.html").replace("{body}", body)
     names = {

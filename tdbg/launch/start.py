@@ -19,7 +19,7 @@ from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, print_messages, shared_terminal
 from tdbg.core.rundir import DELETED_SUFFIX, PREFLIGHT_FOLDER, STARTED_SUFFIX, RunDir
-from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, uploading
+from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, serving, uploading
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.run_follower import Follower
@@ -41,16 +41,20 @@ def launch_command(
     *,
     replace: bool = False,
     dry_run: bool = False,
+    serve: int | None = None,
 ) -> int:
     """Run the command ``words`` under tdbg; returns what `tdbg run` exits with.
 
     replace: `--exec`: become the command (then this returns only by an exception).
+    serve: the port of the viewer while the run goes on; 0: any free one.
     dry_run: say what would be done, and do nothing.
     Raises TdbgError, with its exit code, for what keeps the command from starting.
     """
     environ = os.environ
     check_launch(settings, words, environ, replace=replace)
     alerts.check_on_finding(settings, origin)
+    if serve is not None:
+        serving.check_serving(serve, replace=replace)
     if dry_run:
         print_lines(format_plan(settings, origin, words, environ, replace=replace))
         return 0
@@ -61,7 +65,7 @@ def launch_command(
     env = boot.child_env(run, settings, environ)
     if replace:
         replace_process(run, words, env)
-    return Supervision(run, settings, leads).carry_out(words, env)
+    return Supervision(run, settings, leads, serve=serve if leads else None).carry_out(words, env)
 
 
 def check_launch(settings: Settings, words: Sequence[str], environ: Mapping[str, str], *, replace: bool) -> None:
@@ -163,15 +167,18 @@ class Supervision:
     settings: Settings
     leads: bool  # this agent made the run directory; those that joined it say nothing but errors
     stopped: bool = False
+    serve: int | None = None  # the port of the viewer
 
     def carry_out(self, words: Sequence[str], env: Mapping[str, str]) -> int:
         """Start the command, wait, judge; returns tdbg's exit code."""
         orphans.occupy_standard_streams()
         rows = ProgramRows(passes_all=self.settings.tee)
-        with shared_terminal(rows):
-            return self._supervise_command(words, env, rows)
+        with shared_terminal(rows), serving.serve_run(self.run, self.serve) as viewer:
+            return self._supervise_command(words, env, rows, viewer)
 
-    def _supervise_command(self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows) -> int:
+    def _supervise_command(
+        self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows, viewer: serving.RunViewer | None
+    ) -> int:
         tee = self._open_tee(rows)
         child = Child(words, env, tee)
         mark = {name: env[name] for name in boot.MARK}
@@ -201,6 +208,8 @@ class Supervision:
             copies.start_thread()
         if tee:
             tee.start_thread()
+        if viewer:
+            viewer.start_thread()
         code = child.wait_for_exit()
         if self.stopped:  # the command alone was told to end; the guard is there until the rest has ended too
             orphans.end_processes(child.pid, mark)

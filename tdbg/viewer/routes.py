@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import IO, Any, get_type_hints
 
 import msgspec
 
@@ -47,8 +47,18 @@ REFUSALS = {
 
 
 @dataclass(slots=True, frozen=True)
+class Download:
+    """A file that is sent as it is. name: what the browser calls it, in ASCII without quotes."""
+
+    file: IO[bytes]
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
 class Route:
-    """One address. names: the type of each part of the path that is one. changes: it acts on a run, and is there with ``--control`` alone."""
+    """One address. names: the type of each part of the path that is one. changes: it acts on a run, and is there with
+    ``--control`` alone. media_type: of its answer.
+    """
 
     method: str
     path: str
@@ -60,6 +70,7 @@ class Route:
     answer: Any
     changes: bool
     streams: bool
+    media_type: str
 
 
 _routes: list[Route] = []
@@ -75,13 +86,19 @@ def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler
         hints = get_type_hints(handler)
         summary = (inspect.getdoc(handler) or "").partition("\n")[0]
         streams = inspect.isasyncgenfunction(handler)
-        answer = str if streams else hints["return"]
+        answer, media_type = _describe_answer(hints["return"], streams=streams)
         names = {part[1:-1]: hints[part[1:-1]] for part in path.split("/") if part.startswith("{")}
         query, body = hints.get("query"), hints.get("body")
-        _routes.append(Route(method, path, names, summary, handler, query, body, answer, changes, streams))
+        _routes.append(Route(method, path, names, summary, handler, query, body, answer, changes, streams, media_type))
         return handler
 
     return add_route
+
+
+def _describe_answer(returned: Any, *, streams: bool) -> tuple[Any, str]:
+    if streams:
+        return str, "text/event-stream"
+    return (bytes, "application/octet-stream") if returned is Download else (returned, "application/json")
 
 
 def list_routes(*, changes: bool = True) -> list[Route]:
@@ -122,9 +139,7 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The answer.",
-                "content": {
-                    "text/event-stream" if one.streams else "application/json": {"schema": schema_of[repr(one.answer)]}
-                },
+                "content": {one.media_type: {"schema": schema_of[repr(one.answer)]}},
             },
             **{str(status): {"description": why, "content": problem} for status, why in REFUSALS.items()},
         },

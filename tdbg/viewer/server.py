@@ -4,9 +4,9 @@ import asyncio
 import functools
 import hashlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import resources
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import uvicorn
@@ -23,16 +23,18 @@ from tdbg.core.webpage import find_styled_ids, load_plotly_script
 from tdbg.viewer.access import AccessControl, refuse
 from tdbg.viewer.answers.server import WrongTokenError
 from tdbg.viewer.connections import build_config
-from tdbg.viewer.routes import API, ConflictError, Route, TooLargeError, build_openapi, list_routes
+from tdbg.viewer.routes import API, ConflictError, Download, Route, TooLargeError, build_openapi, list_routes
 from tdbg.viewer.run_library import Served, UnknownRunError
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 64 << 10
+BLOCK_BYTES = 1 << 20  # of a file that is sent
 KINDS = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8", "svg": "image/svg+xml"}
 # Files of the pages by the name under /assets: where each lies.
 SHARED = {
     **dict.fromkeys(("charts.css", "charts.js", "report.css", "report.js"), "tdbg.core"),
     "tensor.js": "tdbg.pages",
+    **dict.fromkeys(("trace.css", "trace.js"), "tdbg.traces"),
 }
 STATUSES = {WrongTokenError: 401, UnknownRunError: 404, ConflictError: 409, TooLargeError: 413}
 HTTP_ERRORS = {404: "there is nothing at this address", 405: "not with this method"}
@@ -80,7 +82,8 @@ def _make_endpoint(served: Served, one: Route) -> Callable[[Request], Any]:
             given["body"] = msgspec.json.decode(await _read_body(request), type=one.body)
         if one.streams:
             return await _start_stream(one.handler(served, **given))
-        return _send_json(await run_in_threadpool(one.handler, served, **given))
+        found = await run_in_threadpool(one.handler, served, **given)
+        return _send_file(found) if isinstance(found, Download) else _send_json(found)
 
     return _guard_endpoint(answer)
 
@@ -131,6 +134,17 @@ async def _read_body(request: Request) -> bytes:
 
 def _send_json(value: object) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _send_file(found: Download) -> Response:
+    headers = {"content-disposition": f'attachment; filename="{found.name}"'}
+    return StreamingResponse(_iter_blocks(found.file), media_type="application/octet-stream", headers=headers)
+
+
+def _iter_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while block := file.read(BLOCK_BYTES):
+            yield block
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

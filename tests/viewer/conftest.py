@@ -47,7 +47,7 @@ class Client:
         """An answer, with the session unless other headers are given."""
         return self.http.get(path, **{"headers": self.headers, **more})
 
-    def ask(self, path: str, **query: object) -> Any:
+    def ask(self, path: str, /, **query: object) -> Any:
         """What an address answers; fails if it refuses."""
         answer = self.get(f"/api/v1{path}", params=query)
         assert answer.status_code == 200, answer.text

@@ -1,6 +1,8 @@
 """What the addresses answer is what the commands print with --json."""
 
 import json
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,50 @@ def test_logs_come_in_parts_that_join_to_all_of_them(client: Client) -> None:
         parts += part["records"]
         after = part["after"]
     assert parts == whole["records"]
+
+
+def test_records_that_ranks_write_alike_are_one(
+    client: Client, runs_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "collapsed"
+        main(["filter-logs", str(runs_folder / "two_ranks"), "--collapse", "-o", str(target)])
+        printed = re.findall(r"^\[(r[\d,?-]+)\] ", target.read_text(), re.MULTILINE)
+    found = client.ask("/runs/two_ranks/logs", collapse="true", limit=1000)
+    assert [record["ranks"] for record in found["records"]] == printed
+    assert "r0-1" in printed and len(printed) < len(client.ask("/runs/two_ranks/logs", limit=1000)["records"])
+
+
+def test_collapsed_records_come_in_parts(client: Client) -> None:
+    whole = client.ask("/runs/two_ranks/logs", collapse="true", limit=1000)
+    parts, after = [], ""
+    while after is not None:
+        part = client.ask("/runs/two_ranks/logs", collapse="true", limit=7, after=after)
+        parts += part["records"]
+        after = part["after"]
+    assert parts == whole["records"]
+    assert client.get("/api/v1/runs/two_ranks/logs?collapse=true&after=x").status_code == 400
+
+
+def test_logs_that_are_too_large_are_not_collapsed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.viewer.answers.logs.MAX_COLLAPSED_BYTES", 10)
+    answer = client.get("/api/v1/runs/two_ranks/logs?collapse=true")
+    assert answer.status_code == 400 and "tdbg filter-logs RUN --collapse" in answer.json()["try_next"]
+
+
+def test_the_page_of_traces_is_that_of_the_file(client: Client, runs_folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    assert main(["trace", "show", str(runs_folder / "profiled"), "--html", str(target)]) == 0
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', target.read_text(), re.DOTALL)
+    assert text is not None
+    assert client.ask("/runs/profiled/traces/page") == json.loads(text[1])
+    assert client.ask("/runs/single/traces/page")["traces"] == []
+
+
+def test_a_trace_that_is_not_there_is_not_sent(client: Client) -> None:
+    for run, query in (("profiled", {"rank": 7}), ("profiled", {"rank": 0, "window": 9}), ("single", {"rank": 0})):
+        assert client.get(f"/api/v1/runs/{run}/traces/file", params=query).status_code == 404
 
 
 def test_every_route_is_described_with_a_schema(client: Client) -> None:

@@ -135,6 +135,39 @@ def test_the_list_shows_every_run_and_is_filtered_in_place(watched: Watched, cli
     watched.check()
 
 
+def test_two_ticked_runs_are_shown_side_by_side(watched: Watched, client: Client) -> None:
+    shown = watched.show("/runs")
+    expect(shown.locator("#compare")).to_be_disabled()
+    for run in ("first", "second"):
+        shown.get_by_label(f"compare {run}", exact=True).press("Space")
+    shown.locator("#compare").press("Enter")
+    shown.wait_for_selector(DRAWN.format("/runs#/compare/first/second"), state="attached")
+    found = client.ask("/compare", first="first", second="second")
+    text = shown.inner_text("#content")
+    for run in found["runs"]:
+        assert run["headline"] in text and " ".join(run["entry"]["command"]) in text
+    assert shown.locator("#settings tbody tr").count() == len(found["differences"])
+    expect(shown.locator("#both-curves .chart").first).to_be_visible()
+    shown.fill("#key-filter", "train/loss")
+    expect(shown.locator("#charts h3")).to_have_text(["train/loss"])
+    names = "[...document.querySelector('#charts .chart').data].map(one => one.name)"
+    wanted = ["first", "first best", "second", "second best"]
+    shown.wait_for_function(f"{names}.join() === '{','.join(wanted)}'")
+    shown.check("#curve-points")
+    shown.wait_for_function("document.querySelector('#charts .chart').data[0].mode === 'lines+markers'")
+    watched.check()
+
+
+def test_a_comparison_has_an_address_of_its_own(watched: Watched) -> None:
+    shown = watched.show("/runs#/compare/killed/two_ranks")
+    expect(shown.locator(".pair section")).to_have_count(2)
+    shown.get_by_role("link", name="Swap the two").click()
+    shown.wait_for_selector(DRAWN.format("/runs#/compare/two_ranks/killed"), state="attached")
+    shown.go_back()
+    shown.wait_for_selector(DRAWN.format("/runs#/compare/killed/two_ranks"), state="attached")
+    watched.check()
+
+
 def test_the_numbers_of_metrics_are_those_of_json(watched: Watched, client: Client) -> None:
     shown, found = watched.show("/runs/two_ranks/metrics"), client.ask("/runs/two_ranks/metrics")
     shown.click("details > summary")
@@ -153,6 +186,66 @@ def test_a_captured_tensor_is_drawn(watched: Watched, client: Client) -> None:
     shown = watched.show(f"/runs/captured/tensors?key={key}&nth=0")
     expect(shown.locator(".tensor")).to_have_count(listed["list"][0]["tensors"])
     expect(shown.locator(".tensor .figures").first).to_be_visible()
+    watched.check()
+
+
+def test_a_trace_has_its_flame_graph_and_is_saved_whole(watched: Watched, client: Client, runs_folder: Path) -> None:
+    shown = watched.show("/runs/profiled/traces")
+    data = client.ask("/runs/profiled/traces/page")
+    assert shown.inner_text("#verdict") == data["traces"][0]["verdict"]
+    expect(shown.locator("#flame .slice").first).to_be_visible()
+    ways = list(data["traces"][0]["flames"])
+    for way in ways:
+        shown.locator(f"#ways button[value='{way}']").press("Enter")
+        expect(shown.locator("#ways [aria-pressed=true]")).to_have_attribute("value", way)
+    with shown.expect_download() as saved:
+        shown.get_by_role("button", name="Save the trace for Perfetto").press("Enter")
+    (written,) = (runs_folder / "profiled").glob("rank0000/traces/*.json.gz")
+    assert Path(saved.value.path()).read_bytes() == written.read_bytes()
+    assert saved.value.suggested_filename == "rank0-window0.json.gz"
+    watched.check()
+
+
+def test_a_step_leads_from_the_log_to_the_curves_and_back(watched: Watched) -> None:
+    shown = watched.show("/runs/two_ranks/logs?collapse=true")
+    expect(shown.locator("#logs-collapse")).to_be_checked()
+    expect(shown.locator(".record", has_text="ranks 0-1").first).to_be_visible()
+    link = shown.locator(".record a").first
+    step = link.inner_text().removeprefix("step ")
+    link.click()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/metrics"), state="attached")
+    expect(shown.locator("#step")).to_have_value(step)
+    line = "document.querySelector('#charts .chart').layout.shapes[0].x0"
+    assert shown.evaluate(line) == int(step)
+    shown.fill("#step", "12")
+    shown.keyboard.press("Enter")
+    shown.wait_for_function(f"{line} === 12")
+    shown.get_by_role("link", name="Logs of step 12").click()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/logs"), state="attached")
+    assert {one.inner_text() for one in shown.locator(".record a").all()} == {"step 12"}
+    shown.go_back()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/metrics"), state="attached")
+    expect(shown.locator("#step")).to_have_value("12")
+    watched.check()
+
+
+def test_two_steps_of_a_datapoint_and_their_difference(watched: Watched, client: Client) -> None:
+    shown = watched.show("/runs/captured/tensors?key=step3&nth=0")
+    expect(shown.locator("#compared-with")).to_be_disabled()
+    shown.check("#with-other")
+    shown.focus("#compared-with")
+    shown.keyboard.press("ArrowRight")
+    shown.wait_for_url("**with=step4**")
+    query = {"key": "step3", "other_key": "step4", "path": "head:output"}
+    found = client.ask("/runs/captured/pages/difference", **query)
+    card = shown.locator(".pairs .tensor", has=shown.get_by_role("heading", name="head:output", exact=True))
+    expect(card.locator("canvas")).to_have_count(3)
+    expect(card.locator(".distance")).to_contain_text(f"{found['distance']['differing']} of 24 values differ")
+    scales = [text.partition(";")[0] for text in card.locator(".triple .note").all_inner_texts()]
+    assert scales[0] == scales[1] != scales[2]
+    shown.reload()
+    expect(shown.locator("#compared-with")).to_have_value("3")
+    expect(shown.locator(".pairs canvas").first).to_be_visible()
     watched.check()
 
 

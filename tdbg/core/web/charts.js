@@ -66,7 +66,8 @@ function constantRange(curves, bands) {
   return low === high && low !== 0 ? {range: low > 0 ? [0, 2 * low] : [2 * low, 0]} : {};
 }
 
-// Curves with findings on them. onFinding: called with the number of a finding that is clicked.
+// Curves with findings on them. onFinding: called with the number of a finding that is clicked, onStep with where a curve
+// is. points: show each value. best of a curve: {step, value}, which gets a star.
 function drawCurves(place, chart, curves, findings, options) {
   const traces = [], is_small = place.clientWidth < 500;
   for (const band of chart.bands) {
@@ -79,9 +80,13 @@ function drawCurves(place, chart, curves, findings, options) {
     const color = LINE_COLORS[number % LINE_COLORS.length], dash = ["solid", "dot", "dash"][Math.floor(number / LINE_COLORS.length) % 3];
     const name = escapeMarkup(curve.name);
     traces.push({
-      type: "scatter", mode: curve.x.length > 60 ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x, y: curve.y, connectgaps: false,
+      type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x, y: curve.y, connectgaps: false,
       opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>",
     });
+    if (curve.best) {
+      traces.push({type: "scatter", mode: "markers", name: name + " best", legendgroup: String(number), showlegend: false, x: [curve.best.step], y: [curve.best.value],
+        marker: {color, symbol: "star", size: 13, line: {width: 1, color: readColor("front")}}, hovertemplate: "best: " + chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>"});
+    }
     if (!curve.non_finite.length) return;
     const bad = {type: "scatter", mode: "lines+markers", name: name + " not finite", legendgroup: String(number), showlegend: false, yaxis: "y2", x: [], y: [], text: [], connectgaps: false,
       line: {color: readColor("critical"), width: 2}, marker: {color: readColor("critical"), symbol: "x", size: 7}, hovertemplate: "%{text}<extra>" + name + "</extra>"};
@@ -111,6 +116,7 @@ function drawCurves(place, chart, curves, findings, options) {
     ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
   }), CHART_CONFIG);
   if (!wasDrawn && options.onFinding) place.on("plotly_clickannotation", event => options.onFinding(groups[event.index].numbers[0]));
+  if (!wasDrawn && options.onStep) place.on("plotly_click", event => options.onStep(event.points[0].x));
 }
 
 // From 0 to 1, dark to bright.

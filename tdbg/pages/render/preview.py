@@ -83,7 +83,36 @@ def build_preview(tensor: Tensor, budget: int) -> Preview | None:
         return _build_image_preview(tensor, budget)
     count, block = _fit_to_budget(whole, budget)
     cells = _compute_cells(tensor, count, block)
-    return _pack_cells(cells, tensor, whole, (1, *block), budget, image and count == 3)
+    return _pack_cells(cells, whole, (1, *block), budget, image=image and count == 3, are_bytes=_are_bytes(tensor))
+
+
+def build_difference_previews(first: Tensor, second: Tensor, budget: int) -> tuple[Preview, Preview, Preview] | None:
+    """Both, and the second minus the first, each at most ``budget`` bytes; None as for `build_preview`.
+
+    They are of one shape, and of the same planes and blocks. Raises TdbgError where one cannot be read.
+    """
+    import numpy
+
+    whole = planes_of(first)
+    if not math.prod(whole) or whole[2] * max(first.dtype.size, second.dtype.size) > ROW_BYTES:
+        return None
+    count, block = _fit_to_budget(whole, budget)
+    one, other = _compute_cells(first, count, block), _compute_cells(second, count, block)
+    with numpy.errstate(all="ignore"):
+        gaps = numpy.where(one == other, 0.0, other - one)  # equal infinities have no gap
+
+    def pack_cells(cells: "Array", *, are_bytes: bool) -> Preview:
+        return _pack_cells(cells, whole, (1, *block), budget, image=False, are_bytes=are_bytes)
+
+    return (
+        pack_cells(one, are_bytes=_are_bytes(first)),
+        pack_cells(other, are_bytes=_are_bytes(second)),
+        pack_cells(gaps, are_bytes=False),
+    )
+
+
+def _are_bytes(tensor: Tensor) -> bool:
+    return tensor.dtype.name in ("uint8", "bool")
 
 
 def _fit_to_budget(whole: tuple[int, int, int], budget: int) -> tuple[int, tuple[int, int]]:
@@ -158,7 +187,13 @@ def _compute_block_means(rows: "Array", high: int, wide: int) -> "Array":
 
 
 def _pack_cells(
-    cells: "Array", tensor: Tensor, whole: tuple[int, int, int], block: tuple[int, int, int], budget: int, image: bool
+    cells: "Array",
+    whole: tuple[int, int, int],
+    block: tuple[int, int, int],
+    budget: int,
+    *,
+    image: bool,
+    are_bytes: bool,
 ) -> Preview:
     """The cells in as many bytes as there are for them."""
     import numpy
@@ -168,7 +203,7 @@ def _pack_cells(
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
     plain = block == (1, 1, 1)
     made = Preview(b"", "raw", shape, whole, block, plain, image, low=low, high=high)
-    if plain and tensor.dtype.name in ("uint8", "bool"):
+    if plain and are_bytes:
         return made._replace(data=cells.astype("u1").tobytes())
     with numpy.errstate(all="ignore"):
         if 4 * cells.size <= budget and max(-low, high) < 3e38:

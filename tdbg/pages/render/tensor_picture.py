@@ -20,7 +20,7 @@ def describe_tensor_picture(tensor: Tensor, budget: int) -> dict[str, Any]:
     """Figures, histogram and a preview of at most ``budget`` bytes; only what is wrong with it where it cannot be read."""
     found: dict[str, Any] = {"path": truncate_text(tensor.path), "dtype": tensor.dtype.name, "shape": tensor.shape}
     try:
-        found |= _collect_figures(tensor)
+        found |= collect_figures(tensor)
         drawn = build_preview(tensor, budget)
     except TdbgError as error:
         return found | {"error": str(error)}
@@ -28,10 +28,10 @@ def describe_tensor_picture(tensor: Tensor, budget: int) -> dict[str, Any]:
         return found
     if drawn is None:
         return found | {"why": "its values are not in this file: they take too much room"}
-    return found | {"preview": _encode_preview(drawn)}
+    return found | {"preview": encode_preview(drawn)}
 
 
-def _collect_figures(tensor: Tensor) -> dict[str, object]:
+def collect_figures(tensor: Tensor) -> dict[str, object]:
     """Figures of all its values, and how many lie in each part of their range."""
     known, bars, _ = measure_tensor(tensor, "", BARS, lists=0)
     named = known.as_dict()
@@ -41,7 +41,8 @@ def _collect_figures(tensor: Tensor) -> dict[str, object]:
     return found | {"bars": bars, "low": float(known.min), "high": float(known.max)}
 
 
-def _encode_preview(found: Preview) -> dict[str, object]:
+def encode_preview(found: Preview) -> dict[str, object]:
+    """The preview as ``web/tensor.js`` decodes it."""
     about: dict[str, object] = {
         name: getattr(found, name) for name in ("kind", "shape", "whole", "block", "exact", "image")
     }

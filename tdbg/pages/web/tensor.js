@@ -35,8 +35,9 @@ function shown(value) {
   return Number.isFinite(value) ? String(Number(value.toPrecision(5))) : String(value);
 }
 
-function palette(low, high) {
-  const both = low < 0 && high > 0, stops = both ? BLUE_RED : VIRIDIS;
+// diverging: white is 0, whatever the values are.
+function palette(low, high, diverging) {
+  const both = diverging || low < 0 && high > 0, stops = both ? BLUE_RED : VIRIDIS;
   if (both) { high = Math.max(-low, high); low = -high; }
   const table = Array.from({length: 256}, (_, step) => {
     const at = step / 255 * (stops.length - 1), first = Math.min(Math.floor(at), stops.length - 2);
@@ -100,7 +101,8 @@ function element(name, text, parent, attributes) {
 
 class Heat {
   // A canvas of cells. Wheel and buttons zoom, dragging moves; words stand at the axes where there is room for them.
-  constructor(parent, tensor, datapoint) {
+  // scale: {low, high, diverging} of the colours, shared with another picture; else that of the values.
+  constructor(parent, tensor, datapoint, scale) {
     const preview = tensor.preview;
     this.tensor = tensor; this.preview = preview; this.values = decode(preview);
     [this.planes, this.high, this.wide] = preview.shape;
@@ -109,7 +111,8 @@ class Heat {
     const finite = this.values.filter(Number.isFinite);
     this.low = finite.reduce((a, b) => Math.min(a, b), Infinity); this.top = finite.reduce((a, b) => Math.max(a, b), -Infinity);
     if (!finite.length) { this.low = 0; this.top = 0; }
-    this.colour = palette(this.low, this.top);
+    if (scale) { this.low = scale.low; this.top = scale.high; }
+    this.colour = palette(this.low, this.top, Boolean(scale && scale.diverging));
     this.plane = this.planes > 1 ? -1 : 0; this.image = preview.image; this.pinned = null;
     this.build(parent);
     this.reset();

@@ -30,7 +30,13 @@ Pairs = Sequence[tuple[TraceFile, Summary]]
 
 def write_page(file: IO[bytes], every: Pairs, title: str) -> None:
     """Write the page. Raises TdbgError without plotly, OSError."""
-    write_graphs(file, "tdbg.traces", title, to_json_value(_build_document(every)), shared=("charts",))
+    write_graphs(file, "tdbg.traces", title, describe_page(every), shared=("charts",), own=("trace", "page"))
+
+
+def describe_page(every: Pairs) -> dict[str, Any]:
+    """All that the page shows, as plain data."""
+    plain: dict[str, Any] = to_json_value(_build_document(every))
+    return plain
 
 
 def _build_document(every: Pairs) -> dict[str, Any]:
@@ -83,6 +89,9 @@ def _build_step(step: Step, zero: int) -> dict[str, Any]:
 def _build_trace(one: TraceFile, read: Summary) -> dict[str, Any]:
     return {
         "label": format_short(format_label(one, read), 60),
+        "rank": read.rank if read.rank is not None else one.rank,
+        "attempt": one.attempt,
+        "window": one.window,
         "verdict": _capitalize_first(summary_figures.format_verdict(read)),
         "facts": [format_short(fact, LETTERS) for fact in _list_facts(one, read)],
         "begins": [(step.start - read.start) / 1e6 for step in read.steps[:100] if step.number is not None],

@@ -11,6 +11,7 @@ from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Listing
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.render.preview import wanted_bytes
+from tdbg.pages.render.tensor_pair import describe_tensor_pair
 from tdbg.pages.render.tensor_picture import describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
 from tdbg.pages.selection.locations import Selected, select_datapoints
@@ -60,6 +61,13 @@ class PictureQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     nth: int = 0
 
 
+class DifferenceQuery(PictureQuery, kw_only=True, forbid_unknown_fields=True):
+    """Which tensor of which two datapoints: that of another epoch or step."""
+
+    other_key: str
+    other_nth: int = 0
+
+
 class NothingCapturedError(UnknownRunError):
     """The run has no pages, or no such datapoint or tensor."""
 
@@ -81,10 +89,7 @@ def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
 def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, Any]:
     """One datapoint with its tensors; of one that is named the figures, a histogram, and few values."""
     with _open_pages(served, run) as pages:
-        found = pages.find(query.key)
-        if not 0 <= query.nth < len(found):
-            raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
-        datapoint = found[query.nth]
+        datapoint = _find_datapoint(pages, query.key, query.nth)
         if not query.path:
             return describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
         return describe_tensor(_find_tensor(datapoint, query.path), query.slice)
@@ -94,14 +99,27 @@ def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, An
 def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]:
     """One tensor as the pages draw it: figures, histogram, and a preview that is reduced where it is large."""
     with _open_pages(served, run) as pages:
-        found = pages.find(query.key)
-        if not 0 <= query.nth < len(found):
-            raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
-        tensor = _find_tensor(found[query.nth], query.path)
+        tensor = _find_tensor(_find_datapoint(pages, query.key, query.nth), query.path)
         picture: dict[str, Any] = to_json_value(
             describe_tensor_picture(tensor, min(wanted_bytes(tensor), PICTURE_BYTES))
         )
         return picture
+
+
+@route("GET", f"{API}/runs/{{run}}/pages/difference")
+def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[str, Any]:
+    """One tensor of two datapoints, and the second minus the first, reduced where they are large."""
+    with _open_pages(served, run) as pages:
+        first = _find_tensor(_find_datapoint(pages, query.key, query.nth), query.path)
+        second = _find_tensor(_find_datapoint(pages, query.other_key, query.other_nth), query.path)
+        return describe_tensor_pair(first, second, min(wanted_bytes(first), PICTURE_BYTES))
+
+
+def _find_datapoint(pages: PageSet, key: str, nth: int) -> Datapoint:
+    found = pages.find(key)
+    if not 0 <= nth < len(found):
+        raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
+    return found[nth]
 
 
 def _find_tensor(datapoint: Datapoint, path: str) -> Tensor:

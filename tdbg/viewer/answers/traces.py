@@ -4,11 +4,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import describe_failure, open_regular
+from tdbg.traces.analyze.rank_sampling import select_ranks
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render.summary_data import describe_flames, describe_summaries
+from tdbg.traces.render.trace_page import describe_page
 from tdbg.traces.trace_options import Selected, load_summaries, select_traces
-from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import Served
+from tdbg.viewer.routes import API, Download, route
+from tdbg.viewer.run_library import Served, UnknownRunError
 
 NO_TRACES: dict[str, Any] = {"times": "ns", "traces": []}
 
@@ -24,6 +28,18 @@ class FlameQuery(TraceQuery, kw_only=True, forbid_unknown_fields=True):
     """How calls are joined: operator, stack or module; empty: what there is."""
 
     by: Literal["", "operator", "stack", "module"] = ""
+
+
+class FileQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which trace, as the page of the traces numbers it."""
+
+    rank: int
+    attempt: int = 0
+    window: int = 0
+
+
+class NoTraceError(UnknownRunError):
+    """The run has no such trace."""
 
 
 @route("GET", f"{API}/runs/{{run}}/traces")
@@ -42,6 +58,33 @@ def show_flames(served: Served, run: str, query: FlameQuery) -> dict[str, Any]:
     """The tree of calls of each trace, as `tdbg trace flame --json`."""
     found = _select(served, run, query)
     return describe_flames(load_summaries(found, trees=True), query.by) if found else NO_TRACES
+
+
+@route("GET", f"{API}/runs/{{run}}/traces/page")
+def draw_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
+    """Steps by part, flame graphs, memory and tables, as `tdbg trace show --html` shows them; of many ranks some."""
+    found = _select(served, run, query)
+    if not found:
+        return describe_page([])
+    chosen = found if query.ranks else select_ranks(found).found
+    return describe_page(load_summaries(chosen, trees=True))
+
+
+@route("GET", f"{API}/runs/{{run}}/traces/file")
+def send_trace(served: Served, run: str, query: FileQuery) -> Download:
+    """The trace as the profiler wrote it: ui.perfetto.dev and chrome://tracing open it."""
+    for one in _select(served, run, TraceQuery(windows="all")):
+        if (one.rank, one.attempt, one.window) == (query.rank, query.attempt, query.window):
+            return _open_trace(one)
+    raise NoTraceError("this run has no such trace", "GET .../traces/page lists them")
+
+
+def _open_trace(one: TraceFile) -> Download:
+    packed = ".gz" if one.path.suffix == ".gz" else ""
+    try:
+        return Download(open_regular(one.path), f"rank{one.rank}-window{one.window}.json{packed}")
+    except (OSError, ValueError) as error:
+        raise TdbgError(f"the trace cannot be read: {describe_failure(error)}", "") from None
 
 
 def _select(served: Served, run: str, query: TraceQuery) -> list[TraceFile]:

@@ -1,4 +1,5 @@
 // The pages of tdbg: a session, requests with it, and the page that the address names.
+import {showComparison} from "./compare.js";
 import {showRuns} from "./runs.js";
 import {showFlags} from "./flags.js";
 import {showLogs} from "./logs.js";
@@ -48,6 +49,19 @@ function ask(path, query, signal) {
 const send = (path, body) => request(path, {method: "POST", body: JSON.stringify(body)});
 
 async function request(path, about) {
+  return (await fetchAnswer(path, about)).json();
+}
+
+// A file goes through the page, since a link could not send the session.
+async function download(path, query, signal) {
+  const answer = await fetchAnswer(path + "?" + new URLSearchParams(query), {signal});
+  const to = link(URL.createObjectURL(await answer.blob()), "");
+  to.download = (answer.headers.get("content-disposition") || "").match(/filename="([^"]+)"/)?.[1] || "trace.json";
+  to.click();
+  setTimeout(() => URL.revokeObjectURL(to.href), 10_000);
+}
+
+async function fetchAnswer(path, about) {
   let answer;
   try {
     answer = await fetch(API + path, {headers: headers(), ...about});
@@ -56,7 +70,7 @@ async function request(path, about) {
     throw new Refused(0, {error: "the server does not answer", try_next: "is `tdbg view` still running?"});
   }
   if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
-  return answer.json();
+  return answer;
 }
 
 // Server-sent events, read by fetch: an EventSource could not send the session in a header.
@@ -91,6 +105,8 @@ function showState(root, text, isBad) {
 }
 
 function readAddress() {
+  const [, what, ...names] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  if (what === "compare" && names.length === 2) return {run: "", page: "compare", names};
   const [, first, run, page] = location.pathname.split("/").map(decodeURIComponent);
   return first === "runs" && run ? {run, page: page || "overview"} : {run: "", page: "runs"};
 }
@@ -98,12 +114,13 @@ function readAddress() {
 function fillNav(where) {
   nav.replaceChildren();
   const brand = link("/runs", "Runs");
-  if (!where.run) brand.setAttribute("aria-current", "page");
+  if (where.page === "runs") brand.setAttribute("aria-current", "page");
   nav.append(brand);
-  if (!where.run) return;
-  const name = document.createElement("span");
-  name.className = "name", name.textContent = where.run, name.title = where.run;
+  if (where.page === "runs") return;
+  const name = document.createElement("span"), text = where.names ? where.names.join(" and ") : where.run;
+  name.className = "name", name.textContent = text, name.title = text;
   nav.append(name);
+  if (where.names) return;
   for (const [page, title] of PAGES) {
     const to = link(addressOf(where.run, page), title);
     if (page === where.page) to.setAttribute("aria-current", "page");
@@ -124,23 +141,24 @@ async function showPage() {
   if (shown && shown.close) shown.close();
   shown = null;
   fillNav(where);
+  delete document.documentElement.dataset.drawn;
   const entry = PAGES.find(([page]) => page === where.page);
-  document.title = where.run ? `${where.run}: ${entry ? entry[1] : "?"} - tdbg` : "Runs - tdbg";
+  document.title = where.names ? `${where.names.join(" and ")} - tdbg` : where.run ? `${where.run}: ${entry ? entry[1] : "?"} - tdbg` : "Runs - tdbg";
   showState(content, "Loading ...");
   const stop = new AbortController();
-  const given = {root: content, run: where.run, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
+  const given = {root: content, run: where.run, names: where.names, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), download: (path, query) => download(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
   shown = {close: () => stop.abort()};
   try {
     if (where.run && !entry) return showState(content, "There is no such page.", true);
     if (entry) given.base = "/runs/" + encodeURIComponent(where.run);
-    const page = await (entry ? entry[2] : showRuns)(given);
+    const page = await (entry ? entry[2] : where.names ? showComparison : showRuns)(given);
     if (mine === number && page && page.close) shown = {close: () => (stop.abort(), page.close())};
   } catch (error) {
     if (mine !== number || error.name === "AbortError") return;
     showState(content, error instanceof Refused ? error.message + (error.tryNext ? ": " + error.tryNext : "") : "This page failed: " + error.message, true);
     if (!(error instanceof Refused)) throw error;
   }
-  if (mine === number) document.documentElement.dataset.drawn = location.pathname;
+  if (mine === number) document.documentElement.dataset.drawn = location.pathname + (where.names ? location.hash : "");
 }
 
 function openAddress(to) {
@@ -150,6 +168,7 @@ function openAddress(to) {
 
 addEventListener("popstate", showPage);
 addEventListener("click", event => {
+  if (event.target.closest(".skip")) return event.preventDefault(), content.focus();
   const to = event.target.closest("a[href^='/runs']");
   if (!to || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();

@@ -1,6 +1,6 @@
-// Log records: filters in the address, records whole, more of them on request.
+// Log records: filters in the address, records whole, more of them on request; a step leads to the curves.
 const FIELDS = [["flag", "flag"], ["ranks", "ranks"], ["level", "level"], ["steps", "steps"], ["text", "text (a regular expression)"]];
-const KINDS = ["debug", "info", "all"], LEVELS = ["", "DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL"];
+const KINDS = ["debug", "info", "both"], LEVELS = ["", "DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL"];
 
 export async function showLogs({root, base, ask, addressOf, run, open}) {
   const place = new URLSearchParams(location.search);
@@ -17,12 +17,21 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
     const input = appendElement("input", undefined, appendElement("label", told + " ", form));
     input.value = place.get(name) || "", input.id = "logs-" + name, inputs[name] = input;
   }
+  const label = appendElement("label", undefined, form), collapse = appendElement("input", undefined, label);
+  collapse.type = "checkbox", collapse.id = "logs-collapse", collapse.checked = place.get("collapse") === "true";
+  label.append(" ranks that write alike once");
   appendElement("button", "Filter", form).type = "submit";
   form.addEventListener("submit", event => {
     event.preventDefault();
-    const words = new URLSearchParams(Object.entries(inputs).map(([name, input]) => [name, input.value]).filter(([name, value]) => value && !(name === "kind" && value === "debug")));
+    const words = buildWords();
     open(addressOf(run, "logs") + (String(words) ? "?" + words : ""));
   });
+  collapse.addEventListener("change", () => form.requestSubmit());
+  function buildWords() {
+    const words = new URLSearchParams(Object.entries(inputs).map(([name, input]) => [name, input.value]).filter(([name, value]) => value && !(name === "kind" && value === "debug")));
+    if (collapse.checked) words.set("collapse", "true");
+    return words;
+  }
   const told = appendElement("p", undefined, root, "note"), list = appendElement("ol", undefined, root, "records");
   told.setAttribute("role", "status");
   const more = appendElement("button", "More", root);
@@ -33,7 +42,7 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
     try {
       let found;
       do {  // an answer may hold no record yet, and say where to go on
-        found = await ask(base + "/logs", {...Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])), after});
+        found = await ask(base + "/logs", {...Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])), collapse: collapse.checked ? "true" : "", after});
         for (const record of found.records) appendRecord(record, list, addressOf, run);
         count += found.records.length, after = found.after || "";
         told.textContent = `${count} records; ${formatShare(found.looked_at, found.total)} of the logs searched`;
@@ -53,9 +62,14 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
 const formatShare = (part, whole) => whole ? Math.min(100, Math.round(100 * part / whole)) + " %" : "all";
 
 function appendRecord(record, list, addressOf, run) {
-  const line = appendElement("li", undefined, list, "record " + levelClass(record.level));
-  const head = appendElement("span", [record.time && record.time.replace("T", " "), record.level, record.rank === undefined ? "" : "rank " + record.rank].filter(Boolean).join(" "), line, "note");
-  if (record.step !== undefined && record.step !== null) head.append(" step " + record.step);
+  const line = appendElement("li", undefined, list, "record " + levelClass(record.level)), {ranks} = record;
+  const who = ranks ? `rank${/^r\d+$/.test(ranks) ? "" : "s"} ${ranks.slice(1)}` : record.rank === undefined ? "" : "rank " + record.rank;
+  const head = appendElement("span", [record.time && record.time.replace("T", " "), record.level, who].filter(Boolean).join(" "), line, "note");
+  if (record.step !== undefined && record.step !== null) {
+    const to = appendElement("a", "step " + record.step, head);
+    head.insertBefore(document.createTextNode(" "), to);
+    to.href = `${addressOf(run, "metrics")}?step=${record.step}`, to.title = "this step in the curves";
+  }
   appendElement("pre", record.text || record.message || JSON.stringify(record), line, "mono");
 }
 

@@ -1,19 +1,15 @@
-// Series over steps: a chart for each key, smoothed on request; points where there are few values.
+// Series over steps: a chart for each key, smoothed on request, the best value marked; a step leads to the log.
 import {loadPlotly} from "./overview.js";
+import {addCurveTools, addStepTools, describeCurve, drawCharts, escapeGlob} from "./series.js";
 
-const SHOWN = 24;  // charts at once: more of them are found by the filter
-
-export async function showMetrics({root, base, ask, showState}) {
+export async function showMetrics({root, base, run, ask, addressOf, showState}) {
   const [listed] = await Promise.all([ask(base + "/metrics"), loadPlotly()]);
   const keys = [...new Set(listed.series.map(one => one.key))];
   if (!keys.length) return showState(root, "This run has logged no metric yet.");
   root.replaceChildren();
-  const tools = appendElement("p", undefined, root, "tools");
-  const filter = appendElement("input", undefined, appendElement("label", "keys ", tools));
-  filter.type = "search", filter.id = "key-filter";
-  const smooth = appendElement("input", undefined, appendElement("label", "smoothing ", tools));
-  smooth.type = "range", smooth.min = "0", smooth.max = "0.99", smooth.step = "0.01", smooth.value = "0", smooth.id = "smooth";
-  const told = appendElement("span", "0", tools, "note"), count = appendElement("span", undefined, tools, "note");
+  const tools = addCurveTools(appendElement("p", undefined, root, "tools"), draw);
+  const steps = addStepTools(appendElement("p", undefined, root, "tools"), new URLSearchParams(location.search),
+    step => [[`Logs of step ${step}`, `${addressOf(run, "logs")}?kind=both&steps=${step}`]], drawAnswers);
   const table = appendElement("details", undefined, root), charts = appendElement("div", undefined, root);
   appendElement("summary", "latest, best, least and most", table);
   charts.id = "charts";
@@ -21,25 +17,20 @@ export async function showMetrics({root, base, ask, showState}) {
   fillRows(appendElement("div", undefined, table, "scroll"), ["key", "rank", "unit", "latest", "at step", "best", "at step", "least", "most", "values", "not finite"],
     listed.series.map(one => [one.key, one.rank, one.unit, value(one.latest), step(one.latest), value(one.best), step(one.best), value(one.least), value(one.most), one.count, one.not_finite]));
 
-  let asked = 0;
+  let asked = 0, wanted = [], answers = [];
   async function draw() {
-    const mine = ++asked, wanted = keys.filter(key => key.toLowerCase().includes(filter.value.toLowerCase())).slice(0, SHOWN);
-    told.textContent = smooth.value;
-    count.textContent = `${wanted.length} of ${keys.length} keys`;
-    const answers = await Promise.all(wanted.map(key => ask(base + "/metrics/curves", {key: escapeGlob(key), smooth: smooth.value})));
+    const mine = ++asked, keysNow = tools.select(keys);
+    const found = await Promise.all(keysNow.map(key => ask(base + "/metrics/curves", {key: escapeGlob(key), smooth: tools.smooth})));
     if (mine !== asked) return;
-    charts.replaceChildren();
-    answers.forEach((answer, at) => {
-      const box = appendElement("div", undefined, charts), several = new Set(answer.curves.map(one => one.rank)).size > 1;
-      appendElement("h3", wanted[at], box);
-      const curves = answer.curves.map(one => ({name: several ? "rank " + one.rank : one.source, x: one.steps, y: one.values, count: one.count,
-        non_finite: one.not_finite_steps.map(bad => [bad, bad, 1, "not finite"])}));
-      drawCurves(appendElement("div", undefined, box, "chart"), {x: "step", unit: "", bands: [], marked: false}, curves, [], {logarithmic: false});
-    });
+    wanted = keysNow, answers = found;
+    drawAnswers();
   }
-  filter.addEventListener("input", draw);
-  smooth.addEventListener("change", draw);
+  function drawAnswers() {
+    drawCharts(charts, answers.map((answer, at) => {
+      const several = new Set(answer.curves.map(one => one.rank)).size > 1, those = listed.series.filter(one => one.key === wanted[at]);
+      const bestOf = curve => those.find(one => one.rank === curve.rank && one.source === curve.source)?.best;
+      return {key: wanted[at], unit: those[0].unit, curves: answer.curves.map(one => describeCurve(several ? "rank " + one.rank : one.source, one, tools.best ? bestOf(one) : null))};
+    }), tools, steps);
+  }
   await draw();
 }
-
-const escapeGlob = text => text.replace(/[*?[]/g, found => `[${found}]`);

@@ -1,7 +1,7 @@
-// The list of runs: state, verdict, length, last loss; a filter over all of it.
+// The list of runs: state, verdict, length, last loss; a filter over all of it; two of them can be compared.
 const COLUMNS = ["run", "state", "verdict", "duration", "steps", "last loss", "command"];
 
-export async function showRuns({root, ask, showState, link, addressOf}) {
+export async function showRuns({root, ask, showState, link, addressOf, open}) {
   const found = await ask("/runs", {limit: 1000});
   if (!found.runs.length) return showState(root, "There is no run here yet: start one with `tdbg run`.");
   root.replaceChildren();
@@ -9,11 +9,16 @@ export async function showRuns({root, ask, showState, link, addressOf}) {
   const filter = appendElement("input", undefined, label);
   filter.type = "search", filter.id = "filter";
   const count = appendElement("span", undefined, tools, "note");
+  const compare = appendElement("button", "Compare two", tools), ticked = new Set();
+  compare.type = "button", compare.id = "compare", compare.disabled = true;
+  compare.addEventListener("click", () => open(addressOfComparison(...ticked)));
   const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "runs wide");
   const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
+  appendElement("th", undefined, head).setAttribute("aria-label", "compare");
   for (const name of COLUMNS) appendElement("th", name, head, name === "steps" || name === "last loss" || name === "duration" ? "number" : "");
   const rows = found.runs.map(run => {
     const row = appendElement("tr", undefined, body);
+    addTick(run.name, appendElement("td", undefined, row));
     appendElement("td", undefined, row).append(link(addressOf(run.name, "overview"), run.name));
     appendElement("td", run.state, row);
     appendElement("td", run.title ? cutText(run.title, 120) + (run.codes.length > 1 ? ` (+${run.codes.length - 1})` : "") : run.severity ? "nothing found" : run.state === "running" ? "not yet" : "none was drawn", row, run.severity || "");
@@ -23,6 +28,16 @@ export async function showRuns({root, ask, showState, link, addressOf}) {
     appendElement("td", cutText(run.command.join(" "), 160), row, "mono");
     return [row, row.textContent.toLowerCase()];
   });
+  function addTick(name, cell) {
+    const box = appendElement("input", undefined, cell);
+    box.type = "checkbox", box.setAttribute("aria-label", "compare " + name);
+    box.addEventListener("change", () => {
+      if (box.checked) ticked.add(name);
+      else ticked.delete(name);
+      compare.disabled = ticked.size !== 2;
+      for (const other of body.querySelectorAll("input")) other.disabled = ticked.size === 2 && !other.checked;
+    });
+  }
   function applyFilter() {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let left = 0;
@@ -32,6 +47,8 @@ export async function showRuns({root, ask, showState, link, addressOf}) {
   filter.addEventListener("input", applyFilter);
   applyFilter();
 }
+
+export const addressOfComparison = (first, second) => `/runs#/compare/${encodeURIComponent(first)}/${encodeURIComponent(second)}`;
 
 export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined) return "-";

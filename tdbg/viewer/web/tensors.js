@@ -1,11 +1,11 @@
-// Captured tensors: layers, datapoints, and one datapoint with pictures of its tensors drawn by tensor.js.
+// Captured tensors: layers, datapoints, and one datapoint with pictures of its tensors, or two of them and the difference.
 const MAX_ROWS = 500;
 
 export async function showTensors({root, base, ask, addressOf, run, link, showState}) {
-  const place = new URLSearchParams(location.search), key = place.get("key");
-  if (key !== null) return showDatapoint({root, base, ask, addressOf, run, link, key, nth: Number(place.get("nth") || 0)});
-  const found = await ask(base + "/pages", {datapoints: true});
+  const place = new URLSearchParams(location.search), found = await ask(base + "/pages", {datapoints: true});
   if (!found.datapoints) return showState(root, "Nothing was captured in this run: `tdbg run --capture LAYER` does.");
+  const list = numberDatapoints(found.list);
+  if (place.get("key") !== null) return showDatapoint({root, base, ask, addressOf, run, link, place, list});
   root.replaceChildren();
   appendElement("p", `${found.datapoints} datapoints, ${found.tensors} tensors, ${formatBytes(found.bytes)}`, root, "note");
   for (const problem of found.problems) appendElement("p", problem.text, root, "state bad");
@@ -16,42 +16,141 @@ export async function showTensors({root, base, ask, addressOf, run, link, showSt
   const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "wide");
   const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
   for (const name of ["key", "rank", "step", "epoch", "phase", "tensors", "bytes"]) appendElement("th", name, head);
-  const seen = new Map();
-  for (const one of found.list.slice(0, MAX_ROWS)) {
-    const nth = seen.get(one.key) || 0, row = appendElement("tr", undefined, body);
-    seen.set(one.key, nth + 1);
-    appendElement("td", undefined, row).append(link(`${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${nth}`, String(one.key)));
+  for (const one of list.slice(0, MAX_ROWS)) {
+    const row = appendElement("tr", undefined, body);
+    appendElement("td", undefined, row).append(link(`${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`, String(one.key)));
     for (const name of ["rank", "step", "epoch", "phase", "tensors", "bytes"]) appendElement("td", formatNumber(one[name]), row);
   }
-  if (found.list.length > MAX_ROWS) appendElement("p", `${found.list.length - MAX_ROWS} more datapoints are left out.`, root, "note");
+  if (list.length > MAX_ROWS) appendElement("p", `${list.length - MAX_ROWS} more datapoints are left out.`, root, "note");
 }
 
-async function showDatapoint({root, base, ask, addressOf, run, link, key, nth}) {
-  const one = await ask(base + "/pages/datapoint", {key, nth});
+// Each with its number among those of the same key, as the server counts them.
+function numberDatapoints(list) {
+  const seen = new Map();
+  return list.map(one => {
+    const nth = seen.get(String(one.key)) || 0;
+    seen.set(String(one.key), nth + 1);
+    return {...one, key: String(one.key), nth};
+  });
+}
+
+// The same datapoint in other epochs, a row of a batch included; where it was captured once, other steps of its rank and phase.
+function findSeries(list, one) {
+  const ordered = those => those.sort((a, b) => (a.epoch ?? 0) - (b.epoch ?? 0) || (a.step ?? 0) - (b.step ?? 0));
+  const same = findSame(list, one.key).filter(other => other.rank === one.rank);
+  const steps = list.filter(other => other.rank === one.rank && other.phase === one.phase);
+  return ordered(same.length > 1 || !steps.some(other => other.key === one.key) ? same : steps);
+}
+
+// All of a key, in the order of the server.
+function findSame(list, key) {
+  let nth = 0;
+  return list.flatMap(one => {
+    const rows = (one.keys || []).filter(row => String(row) === key).length;
+    return Array.from({length: rows || (one.key === key ? 1 : 0)}, () => ({...one, key, nth: nth++}));
+  });
+}
+
+const nameOf = one => [`datapoint ${one.key}`, one.epoch === null ? "" : `epoch ${one.epoch}`, one.step === null ? "" : `step ${formatNumber(one.step)}`].filter(Boolean).join(", ");
+
+async function showDatapoint({root, base, ask, addressOf, run, link, place, list}) {
+  const find = (key, nth) => findSame(list, key)[Number(nth || 0)];
+  const first = find(place.get("key"), place.get("nth"));
   root.replaceChildren();
   appendElement("p", undefined, root).append(link(addressOf(run, "tensors"), "All datapoints"));
-  appendElement("h2", `${one.key}: rank ${one.rank}, step ${formatNumber(one.step)}`, root);
+  if (!first) return appendElement("p", "There is no such datapoint.", root, "state bad");
+  const series = findSeries(list, first), asked = place.get("with") === null ? undefined : find(place.get("with"), place.get("with_nth"));
+  const indexOf = one => Math.max(series.findIndex(other => other.key === one.key && other.nth === one.nth), 0);
+  const title = appendElement("h2", undefined, root), tools = appendElement("div", undefined, root, "sliders");
+  const shown = addSlider(tools, "shown", series, indexOf(first), draw);
+  const box = appendElement("input", undefined, appendElement("label", "compare ", tools));
+  box.type = "checkbox", box.id = "with-other", box.checked = Boolean(asked), box.disabled = series.length < 2;
+  const other = addSlider(tools, "compared with", series, indexOf(asked || first), draw);
+  const body = appendElement("div", undefined, root);
+  box.addEventListener("change", () => { other.input.disabled = !box.checked; draw(); });
+  other.input.disabled = !box.checked;
+
+  let number = 0;
+  async function draw() {
+    const mine = ++number, one = shown.value, two = box.checked ? other.value : null;
+    const words = {key: one.key, nth: one.nth, ...(two ? {with: two.key, with_nth: two.nth} : {})};
+    history.replaceState(null, "", location.pathname + "?" + new URLSearchParams(words));
+    title.textContent = `rank ${one.rank}: ${nameOf(one)}` + (two ? ` and ${nameOf(two)}` : "");
+    const details = await ask(base + "/pages/datapoint", {key: one.key, nth: one.nth});
+    if (mine !== number) return;
+    body.style.minHeight = body.offsetHeight + "px";  // nothing jumps while pictures come
+    body.replaceChildren();
+    if (!two) fillScalars(body, details);
+    const grid = appendElement("div", undefined, body, two ? "pairs" : "tensors");
+    await Promise.all(details.tensors.map(tensor => {
+      const card = appendElement("section", undefined, grid, "tensor");
+      appendElement("h2", tensor.path, card);
+      appendElement("p", `${tensor.dtype} [${tensor.shape.join(", ")}], ${formatBytes(tensor.bytes)}`, card, "note");
+      return two ? fillPair(card, base, ask, one, two, tensor.path) : fillTensor(card, base, ask, one, details, tensor.path);
+    }));
+    if (mine === number) body.style.minHeight = "";
+  }
+  await draw();
+}
+
+// Arrow keys go from one to the next. change: called when another is chosen.
+function addSlider(tools, name, series, at, change) {
+  const input = appendElement("input", undefined, appendElement("label", name + " ", tools)), told = appendElement("output", undefined, tools, "note");
+  input.type = "range", input.min = "0", input.max = String(series.length - 1), input.step = "1", input.value = String(at), input.id = name.replace(" ", "-");
+  told.htmlFor = input.id;
+  function tell() {
+    const text = `${nameOf(series[Number(input.value)])} (${Number(input.value) + 1} of ${series.length})`;
+    told.textContent = text, input.setAttribute("aria-valuetext", text);
+  }
+  input.addEventListener("input", tell);
+  input.addEventListener("change", change);
+  tell();
+  return {input, get value() { return series[Number(input.value)]; }};
+}
+
+function fillScalars(body, one) {
   const scalars = Object.entries(one.scalars);
-  if (scalars.length) fillRows(appendElement("div", undefined, root, "scroll"), ["figure", "value"], scalars.map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : value]));
-  const grid = appendElement("div", undefined, root, "tensors");
-  for (const tensor of one.tensors) {
-    const card = appendElement("section", undefined, grid, "tensor");
-    appendElement("h2", tensor.path, card);
-    appendElement("p", `${tensor.dtype} [${tensor.shape.join(", ")}], ${formatBytes(tensor.bytes)}`, card, "note");
-    fillTensor(card, base, ask, key, nth, one, tensor.path);
+  if (scalars.length) fillRows(appendElement("div", undefined, body, "scroll"), ["figure", "value"], scalars.map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : value]));
+}
+
+async function fillTensor(card, base, ask, {key, nth}, details, path) {
+  try {
+    const tensor = await ask(base + "/pages/picture", {key, nth, path});
+    card.replaceChildren();
+    showTensor(card, details, tensor);
+  } catch (error) {
+    if (error.name !== "AbortError") appendElement("p", error.message, card, "state bad");
   }
 }
 
-async function fillTensor(card, base, ask, key, nth, one, path) {
-  let tensor;
+// Both in one scale of colours, and the difference in one whose white is 0.
+async function fillPair(card, base, ask, one, two, path) {
+  let pair;
   try {
-    tensor = await ask(base + "/pages/picture", {key, nth, path});
+    pair = await ask(base + "/pages/difference", {key: one.key, nth: one.nth, path, other_key: two.key, other_nth: two.nth});
   } catch (error) {
     if (error.name !== "AbortError") appendElement("p", error.message, card, "state bad");
     return;
   }
-  card.replaceChildren();
-  showTensor(card, one, tensor);
+  if (pair.distance) appendElement("p", tellDistance(pair.distance), card, "distance");
+  if (pair.why) return appendElement("p", `No difference is shown: ${pair.why}.`, card, "note");
+  const place = appendElement("div", undefined, card, "triple"), previews = [pair.first.preview, pair.second.preview];
+  const both = {low: Math.min(...previews.map(one => one.low)), high: Math.max(...previews.map(one => one.high))};
+  const {preview} = pair.difference, most = Math.max(-preview.low, preview.high, 0);
+  if (preview.said) appendElement("p", preview.said, card, "note");
+  const shown = [[nameOf(one), pair.first, one, both], [nameOf(two), pair.second, two, both], ["the second minus the first", pair.difference, one, {low: -most, high: most, diverging: true}]];
+  const sides = shown.map(([name]) => {
+    const side = appendElement("div", undefined, place);
+    appendElement("h3", name, side);
+    return appendElement("div", undefined, side);
+  });  // all of them are there before one is drawn: a picture is as wide as its place
+  shown.forEach(([, tensor, datapoint, scale], at) => new Heat(sides[at], tensor, datapoint, scale));
+}
+
+function tellDistance(found) {
+  if (!found.differing && !found.reason) return `Equal within rounding: all ${formatNumber(found.total)} values, the largest difference is ${formatNumber(found.apart)}.`;
+  const where = found.where && found.where.length ? ` The largest relative error is at [${found.where.join(", ")}]: ${formatNumber(found.a)} became ${formatNumber(found.b)}.` : "";
+  return `${formatNumber(found.differing)} of ${formatNumber(found.total)} values differ beyond rounding; the largest difference is ${formatNumber(found.apart)}.${where}${found.reason ? ` ${found.reason}.` : ""}`;
 }
 
 function formatBytes(bytes) {

@@ -1,21 +1,35 @@
-// Profiler traces: steps by part, the longest operators, the tree of calls.
-const TOP = 40;
+// Profiler traces, as trace.js draws them for the file too; the trace itself can be downloaded.
+import {loadPlotly} from "./overview.js";
 
-export async function showTraces({root, base, ask, showState}) {
-  const found = await ask(base + "/traces");
-  if (!found.traces.length) return showState(root, "This run was not profiled: `tdbg profile` records traces.");
+export async function showTraces({root, base, run, ask, addressOf, open, download, showState}) {
+  const ranks = new URLSearchParams(location.search).get("ranks") || "";
+  const [data] = await Promise.all([ask(base + "/traces/page", {ranks}), loadPlotly()]);
+  if (!data.traces.length) return showState(root, "This run was not profiled: `tdbg profile` records traces.");
   root.replaceChildren();
-  const milliseconds = value => value === null || value === undefined ? null : value / 1e6;
-  for (const trace of found.traces) {
-    const section = appendElement("section", undefined, root);
-    appendElement("h2", `rank ${trace.rank === null ? "?" : trace.rank}, window ${trace.window}`, section);
-    appendElement("p", trace.verdict, section);
-    const parts = Object.entries(trace.parts || {});
-    if (parts.length) fillRows(appendElement("div", undefined, section, "scroll"), ["part of a step", "share %"], parts.map(([name, share]) => [name, 100 * share]));
-    appendElement("h3", "Steps", section);
-    fillRows(appendElement("div", undefined, section, "scroll"), ["step", "ms"], trace.steps.map(step => [step.number, milliseconds(step.end - step.start)]));
-    appendElement("h3", "Operators", section);
-    fillRows(appendElement("div", undefined, section, "scroll"), ["operator", "calls", "own ms", "total ms"],
-      trace.operators.slice(0, TOP).map(one => [one.name, one.calls, milliseconds(one.own), milliseconds(one.total)]));
-  }
+  const form = appendElement("form", undefined, root, "tools");
+  const choice = appendElement("select", undefined, appendElement("label", "trace ", form));
+  choice.id = "trace";
+  const input = appendElement("input", undefined, appendElement("label", "ranks ", form));
+  input.value = ranks, input.id = "trace-ranks", input.placeholder = "0,3-5";
+  appendElement("button", "Show", form).type = "submit";
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    open(addressOf(run, "traces") + (input.value ? "?" + new URLSearchParams({ranks: input.value}) : ""));
+  });
+  buildTraces(root, data, choice, (trace, place) => {
+    if (trace.rank === null) return;
+    const button = appendElement("button", "Save the trace for Perfetto", place), told = appendElement("span", undefined, place, "note");
+    button.type = "button", button.className = "save", told.setAttribute("role", "status");
+    button.title = "open the file in ui.perfetto.dev or chrome://tracing";
+    button.addEventListener("click", async () => {
+      button.disabled = true, told.textContent = " Loading ...";
+      try {
+        await download(base + "/traces/file", {rank: trace.rank, attempt: trace.attempt, window: trace.window});
+        told.textContent = " Saved: open it in ui.perfetto.dev or chrome://tracing.";
+      } catch (error) {
+        told.textContent = " " + error.message;
+      }
+      button.disabled = false;
+    });
+  });
 }

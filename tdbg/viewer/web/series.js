@@ -1,0 +1,84 @@
+// What the pages with curves of metrics share: the tools above them, a chart for each key, a step that is marked.
+export const SHOWN = 24;  // charts at once: more of them are found by the filter
+
+// The filter of keys, smoothing, points and best values. change: called when something else is to be drawn.
+export function addCurveTools(tools, change) {
+  const filter = appendElement("input", undefined, appendElement("label", "keys ", tools));
+  filter.type = "search", filter.id = "key-filter";
+  const smooth = appendElement("input", undefined, appendElement("label", "smoothing ", tools));
+  smooth.type = "range", smooth.min = "0", smooth.max = "0.99", smooth.step = "0.01", smooth.value = "0", smooth.id = "smooth";
+  const told = appendElement("output", "0.00", tools, "note");
+  told.htmlFor = "smooth";
+  const points = addBox(tools, "points", false), best = addBox(tools, "best", true);
+  const count = appendElement("span", undefined, tools, "note");
+  filter.addEventListener("input", change);
+  smooth.addEventListener("input", () => { told.textContent = Number(smooth.value).toFixed(2); });
+  for (const input of [smooth, points, best]) input.addEventListener("change", change);
+  return {
+    select(keys) {
+      const fitting = keys.filter(key => key.toLowerCase().includes(filter.value.toLowerCase())), shown = fitting.slice(0, SHOWN);
+      count.textContent = `${shown.length} of ${keys.length} keys`;
+      return shown;
+    },
+    get smooth() { return smooth.value; },
+    get points() { return points.checked; },
+    get best() { return best.checked; },
+  };
+}
+
+function addBox(tools, name, checked) {
+  const label = appendElement("label", undefined, tools), box = appendElement("input", undefined, label);
+  box.type = "checkbox", box.checked = checked, box.id = "curve-" + name;
+  label.append(" " + name);
+  return box;
+}
+
+// A step that the curves and the log share. It stands in the address. links: [[text, address of the step]].
+export function addStepTools(tools, place, describe, change) {
+  const input = appendElement("input", undefined, appendElement("label", "step ", tools));
+  input.type = "number", input.min = "0", input.id = "step", input.value = place.get("step") || "";
+  const links = appendElement("span", undefined, tools, "jumps");
+  function choose(step) {
+    input.value = step === null ? "" : String(step);
+    const words = new URLSearchParams(location.search);
+    if (input.value) words.set("step", input.value);
+    else words.delete("step");
+    history.replaceState(null, "", location.pathname + (String(words) ? "?" + words : "") + location.hash);
+    showLinks();
+    change();
+  }
+  function showLinks() {
+    links.replaceChildren();
+    if (!input.value) return appendElement("span", "click a curve to choose a step", links, "note");
+    for (const [text, to] of describe(Number(input.value))) {
+      const link = appendElement("a", text, links);
+      link.href = to;
+    }
+  }
+  input.addEventListener("change", () => choose(input.value === "" ? null : Number(input.value)));
+  showLinks();
+  return {choose, get marks() { return input.value ? [{step: Number(input.value), severity: "info", code: "step " + input.value, title: "the chosen step"}] : []; }};
+}
+
+// Curves as drawCurves takes them. best: {step, value} or null.
+export function describeCurve(name, curve, best) {
+  const isDrawn = best && typeof best.value === "number";
+  return {name, x: curve.steps, y: curve.values, count: curve.count, best: isDrawn ? best : null,
+    non_finite: curve.not_finite_steps.map(step => [step, step, 1, "not finite"])};
+}
+
+// A chart for each key: [{key, unit, curves, note}]. steps: what addStepTools gave, or null.
+export function drawCharts(charts, drawn, tools, steps) {
+  charts.replaceChildren();
+  const marks = steps ? steps.marks : [];
+  for (const one of drawn) {
+    const box = appendElement("div", undefined, charts);
+    appendElement("h3", one.key + (one.unit ? ` (${one.unit})` : ""), box);
+    if (one.note) appendElement("p", one.note, box, "note");
+    if (!one.curves.length) continue;
+    drawCurves(appendElement("div", undefined, box, "chart"), {x: "step", unit: one.unit || "", bands: [], marked: marks.length > 0}, one.curves, marks,
+      {logarithmic: false, points: tools.points, onStep: steps ? steps.choose : undefined});
+  }
+}
+
+export const escapeGlob = text => text.replace(/[*?[]/g, found => `[${found}]`);
