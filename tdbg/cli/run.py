@@ -92,7 +92,7 @@ OPTIONS: Options = {
     "capture": Option(
         ("--capture",),
         "LAYERS",
-        "Capture tensors of these layers: 'layers.*.attn:output,input,grad'; repeatable.",
+        "Capture tensors of layers ('layers.*.attn:output,input,grad'), batch or prediction; repeatable.",
         group=CAPTURE,
     ),
     "capture_stats": Option(

@@ -1,12 +1,14 @@
 """What to capture, and when: `--capture` and the options around it, as data."""
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tdbg.core.errors import TdbgError
 
 KINDS = ("output", "input", "grad")
 PHASES = ("train", "val", "eval")
+PARTS = ("batch", "prediction")  # words of `--capture` that name no layer; `batch:output` is a layer of that name
 # Why passes are left out, where that is what was asked for.
 SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH = "sampled", "over budget", "of an epoch that was not the last"
 ASKED_FOR = frozenset((SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH))
@@ -35,6 +37,12 @@ class Spec(NamedTuple):
         if not pattern or not found:
             raise TdbgError(f"--capture {text!r} names no layer", "write 'layers.*.attn:output', or '*' for all")
         return cls(_validate_pattern(pattern), found)
+
+
+def split_parts(texts: Sequence[str]) -> tuple[tuple[str, ...], list[Spec]]:
+    """What ``--capture`` asks for: the `PARTS` of a datapoint, and the layers."""
+    words = [text.strip() for text in texts]
+    return tuple(part for part in PARTS if part in words), [Spec.parse(word) for word in words if word not in PARTS]
 
 
 def _validate_pattern(pattern: str) -> str:

@@ -101,7 +101,7 @@ class Settings:
         LOCAL, "thresholds of probes and rules: FLAG.name -> number", factory=dict
     )
     capture: list[str] = declare_setting(
-        LOCAL, "layers whose tensors are kept: 'layers.*.attn:output,input,grad'", factory=list
+        LOCAL, "what is kept: layers ('layers.*.attn:output,input,grad'), batch, prediction", factory=list
     )
     capture_stats: bool = declare_setting(LOCAL, "keep statistics of captured tensors instead of the tensors", False)
     capture_every: int = declare_setting(LOCAL, "capture every Nth step", 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from tdbg.core.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
+from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, Epochs, split_parts
 from tdbg.core.config import Selection
 from tdbg.core.errors import TdbgError
 from tdbg.core.observations.capture import (
@@ -25,7 +25,8 @@ from tdbg.core.observations.capture import (
     LayersPlaced,
 )
 from tdbg.core.tables import format_count
-from tdbg.debuggers.batch_matching import Batches
+from tdbg.debuggers.batch_matching import Batch, Batches
+from tdbg.debuggers.datapoint_parts import copy_structure, find_parts
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.layers import get_layer_by_name as part_at
@@ -73,7 +74,8 @@ class Capture(Probe):
     """Copies of what layers take and put out, and of the gradients there, a datapoint a call of the root module.
 
     Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
-            epochs and phases asked for. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
+            epochs and phases asked for; what the loader gave for the call (``batch``) and what the root returned
+            (``prediction``). The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
     Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing, PLACE for one that matches
             at one place below the root alone; OVER when the bytes asked for
             are used up; FAILED when the disk takes no more; DONE at the end: passes, bytes, what was left out and why.
@@ -91,7 +93,7 @@ class Capture(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         settings = monitor.settings
-        self.specs = [Spec.parse(text) for text in settings.capture]
+        self.parts, self.specs = split_parts(settings.capture)
         self.phases = settings.capture_phase
         self.epochs = Epochs.parse(settings.capture_epochs)
         self.selection = Selection(settings.capture_every, settings.capture_steps, settings.ranks)
@@ -125,6 +127,7 @@ class Capture(Probe):
         self._idle: dict[str, None] = {}  # layers that have not run yet
         self._chosen: set[str] = set()  # paths of all layers that are captured
         self._sequences: set[str] = set()  # those of them whose parts may be called one by one
+        self._captured_call: Call | None = None  # of the root whose pass is captured
         self._eager: AbstractContextManager[object] | None = None
         self._descended = False
 
@@ -210,7 +213,14 @@ class Capture(Probe):
         taken = self._taken.get(loader_iter, 0)
         self._taken[loader_iter] = taken + len(handed)
         ids = [*batch_ids(batch)] or to_parent_indices(loader_iter._dataset, handed)
-        self._batches.record_batch(loader_iter, batch, ids, find_padded_rows(loader_iter, taken, len(handed)))
+        content = copy_structure(batch) if self._holds_batches() else None
+        self._batches.record_batch(loader_iter, batch, ids, find_padded_rows(loader_iter, taken, len(handed)), content)
+
+    def _holds_batches(self) -> bool:
+        """True if a batch that is handed out now may have to be kept."""
+        if "batch" not in self.parts or self._over or not self.selection.is_rank_selected(self.monitor.rank):
+            return False
+        return not self.monitor.settings.capture_on or self.monitor.running_step < self.monitor.capture_until
 
     # one pass
 
@@ -227,7 +237,7 @@ class Capture(Probe):
         if not is_wanted or not self._has_turn():
             return
         targets = self._targets_of(module)
-        if not targets:
+        if not targets and not self.parts:
             return
         self._eager = seen_through(module)
         self._eager.__enter__()
@@ -243,6 +253,22 @@ class Capture(Probe):
         self._key = keys[0] if keys is not None and len(keys) == 1 else f"step{step}"  # never the id of a sample
         self._thread = threading.current_thread()
         self.tap.begin_pass(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
+        self._captured_call = call
+        if "batch" in self.parts:
+            self._copy_batch(module, call, batch)
+
+    def _copy_batch(self, module: nn.Module, call: "Call", batch: Batch | None) -> None:
+        """What the loader gave for this pass; where that is not certain, what the model was given."""
+        content = None if batch is None else batch.content
+        if content is None:
+            self._note(
+                "capture-no-batch", "--capture batch: no batch of a DataLoader fits the call: kept its arguments"
+            )
+        for name, value in find_parts(content, module, call).items():
+            self.tap.copy_entry(name, value)
+
+    def _note(self, code: str, text: str) -> None:
+        self.monitor.when_rank(lambda: self.monitor.note(code, text))
 
     def _is_busy(self) -> bool:
         """True while a pass of another thread is running, forward or backward: this one's would end it too early."""
@@ -268,6 +294,7 @@ class Capture(Probe):
         known = self._targets.get(module)
         if known is None:
             known = self._targets[module] = list(self._iter_targets(module))
+            self._tell_layers_named_like_parts(module)
             if known:
                 paths = [target.path for target in known]
                 self._idle |= dict.fromkeys(paths)
@@ -306,6 +333,13 @@ class Capture(Probe):
             else:
                 yield Target(path or "root", layer_ref, wanted)
 
+    def _tell_layers_named_like_parts(self, module: nn.Module) -> None:
+        """A word that stands for a part of the datapoint is the name of a layer too: say how to have that."""
+        for part in PARTS:
+            if part in self.parts and isinstance(getattr(unwrap_module(module), part, None), nn.Module):
+                text = f"--capture {part} keeps the {part}; write --capture {part}:output for the layer {part!r}"
+                self._note(f"capture-part-{part}", text)
+
     def _select_layers(self, module: nn.Module, pattern: str) -> dict[str, nn.Module]:
         """The layers of a pattern; where none fits, those at the one place below the root where it does, with a note."""
         try:
@@ -321,13 +355,16 @@ class Capture(Probe):
         ((place, found),) = places.items()
         placed = LayersPlaced(pattern=pattern, place=place, root=type(unwrap_module(module)).__name__)
         self.emit(placed)
-        self.monitor.when_rank(lambda: self.monitor.note(f"capture-place-{pattern}", placed.text()))
+        self._note(f"capture-place-{pattern}", placed.text())
         return found
 
     @charge_to_user
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if self._is_busy():
             return
+        if call is self._captured_call and "prediction" in self.parts:
+            self.tap.copy_entry("outputs", output)
+        self._captured_call = None
         self.tap.remove_hooks()
         self._leave_eager()
         if not self.tap.awaits_gradients:  # written while backward runs, which leaves the interpreter to the writer

@@ -382,6 +382,14 @@ class Tap:
         self._resync_plan()
         self.clock.long_s += perf_counter() - begun
 
+    def copy_entry(self, name: str, value: object) -> None:
+        """Something that belongs to the pass and is no module's: its batch, or what the root returned."""
+        begun = perf_counter()
+        self._count_moved()
+        self._copy_value(name, value)
+        self._resync_plan()
+        self.clock.long_s += perf_counter() - begun
+
     def after_module(self, target: Target, output: object) -> None:
         """A module has returned."""
         if get_ident() != self.thread:
