@@ -95,6 +95,12 @@ OPTIONS: Options = {
         "Capture tensors of layers ('layers.*.attn:output,input,grad'), batch or prediction; repeatable.",
         group=CAPTURE,
     ),
+    "debugger": Option(
+        ("--debugger",),
+        "NAME[:LAYERS]",
+        "Run a debugger on captured datapoints: gradcam:layer4, 'attention:layers.*'; repeatable.",
+        group=CAPTURE,
+    ),
     "capture_stats": Option(
         ("--capture-stats",), "", "Keep statistics of captured tensors, not the tensors.", group=CAPTURE, value=bool
     ),
@@ -218,6 +224,7 @@ class RunArgs(Args):
     ranks: str | None = None
     keep_steps: int | None = None
     capture: "Sequence[str]" = ()
+    debugger: "Sequence[str]" = ()
     capture_stats: bool | None = None
     capture_every: int | None = None
     capture_steps: str | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, Epochs, split_parts
+from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, DebuggerSpec, Epochs, split_parts
 from tdbg.core.config import Selection
 from tdbg.core.errors import TdbgError
 from tdbg.core.observations.capture import (
@@ -33,6 +33,7 @@ from tdbg.debuggers.layers import get_layer_by_name as part_at
 from tdbg.debuggers.layers import has_forward, is_plain_sequence, place_of, places_below, scripted_parts, select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording_thread import Pass, Recording
+from tdbg.debuggers.run_debuggers import RunDebuggers, iter_entries
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter
@@ -75,7 +76,7 @@ class Capture(Probe):
 
     Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
             epochs and phases asked for; what the loader gave for the call (``batch``) and what the root returned
-            (``prediction``). The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
+            (``prediction``); what the debuggers that `--debugger` names give. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
     Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing, PLACE for one that matches
             at one place below the root alone; OVER when the bytes asked for
             are used up; FAILED when the disk takes no more; DONE at the end: passes, bytes, what was left out and why.
@@ -128,6 +129,8 @@ class Capture(Probe):
         self._chosen: set[str] = set()  # paths of all layers that are captured
         self._sequences: set[str] = set()  # those of them whose parts may be called one by one
         self._captured_call: Call | None = None  # of the root whose pass is captured
+        self._datapoint: dict[str, object] = {}  # parts of its batch
+        self.debuggers = RunDebuggers(settings.debugger, self._find_debugged_layers, self._record_skipped)
         self._eager: AbstractContextManager[object] | None = None
         self._descended = False
 
@@ -151,6 +154,7 @@ class Capture(Probe):
 
     def detach(self) -> None:
         self.tap.remove_hooks()
+        self.debuggers.detach()
         self._finish_recording()
         super().detach()
 
@@ -218,7 +222,11 @@ class Capture(Probe):
 
     def _holds_batches(self) -> bool:
         """True if a batch that is handed out now may have to be kept."""
-        if "batch" not in self.parts or self._over or not self.selection.is_rank_selected(self.monitor.rank):
+        if (
+            not ("batch" in self.parts or self.debuggers)
+            or self._over
+            or not self.selection.is_rank_selected(self.monitor.rank)
+        ):
             return False
         return not self.monitor.settings.capture_on or self.monitor.running_step < self.monitor.capture_until
 
@@ -237,7 +245,7 @@ class Capture(Probe):
         if not is_wanted or not self._has_turn():
             return
         targets = self._targets_of(module)
-        if not targets and not self.parts:
+        if not targets and not self.parts and not self.debuggers:
             return
         self._eager = seen_through(module)
         self._eager.__enter__()
@@ -254,18 +262,45 @@ class Capture(Probe):
         self._thread = threading.current_thread()
         self.tap.begin_pass(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
         self._captured_call = call
+        if "batch" in self.parts or self.debuggers:
+            self._datapoint = self._find_datapoint(module, call, batch)
         if "batch" in self.parts:
-            self._copy_batch(module, call, batch)
+            for name, value in self._datapoint.items():
+                self.tap.copy_entry(name, value)
+        if self.debuggers:
+            self._attach_debuggers(module, call)
 
-    def _copy_batch(self, module: nn.Module, call: "Call", batch: Batch | None) -> None:
+    def _find_datapoint(self, module: nn.Module, call: "Call", batch: Batch | None) -> dict[str, object]:
         """What the loader gave for this pass; where that is not certain, what the model was given."""
         content = None if batch is None else batch.content
-        if content is None:
+        if content is None and "batch" in self.parts:
             self._note(
                 "capture-no-batch", "--capture batch: no batch of a DataLoader fits the call: kept its arguments"
             )
-        for name, value in find_parts(content, module, call).items():
-            self.tap.copy_entry(name, value)
+        return find_parts(content, module, call)
+
+    def _attach_debuggers(self, module: nn.Module, call: "Call") -> None:
+        self.debuggers.attach(module)
+        copied = self.tap.current
+        if call.graded and copied is not None:
+            copied.awaited |= dict.fromkeys(self.debuggers.await_gradients(module, copied))
+
+    def _find_debugged_layers(self, module: nn.Module, spec: DebuggerSpec) -> dict[str, nn.Module]:
+        top, prefix = place_of(module, self.monitor.roots.list_roots())
+        found = self._find_layers(module, top, prefix, spec.argument, f"--debugger {spec.name}")
+        return {path: layer for path, layer in found.items() if has_forward(layer)}
+
+    def _settle_debuggers(self, *, force: bool = False) -> None:
+        """Gradients have arrived: ask the debuggers that wait for them."""
+        for copied, name, value in self.debuggers.settle(force=force):
+            for path, item in iter_entries(name, value):
+                self.tap.copy_late(copied, path, item)
+            copied.awaited.pop(name, None)
+
+    @charge_to_user
+    def backward_ended(self) -> None:
+        if self.debuggers and not self._is_busy():
+            self._settle_debuggers()
 
     def _note(self, code: str, text: str) -> None:
         self.monitor.when_rank(lambda: self.monitor.note(code, text))
@@ -309,15 +344,7 @@ class Capture(Probe):
         kinds: dict[str, tuple[weakref.ref[nn.Module], tuple[str, ...]]] = {}
         top, prefix = place_of(module, self.monitor.roots.list_roots())
         for spec in self.specs:
-            try:
-                found = (
-                    _select_below(top, prefix, spec.pattern) if prefix else self._select_layers(module, spec.pattern)
-                )
-            except TdbgError as error:
-                root = type(unwrap_module(top)).__name__
-                hint = error.hint or ""
-                self.emit(LayersMissing(pattern=spec.pattern, root=root, hint=hint, why=str(error)))
-                continue
+            found = self._find_layers(module, top, prefix, spec.pattern)
             callable_layers = {path: layer for path, layer in found.items() if has_forward(layer)}
             if not callable_layers:
                 for path, layer in found.items():
@@ -332,6 +359,17 @@ class Capture(Probe):
                 self._record_skipped(path, "it runs inside a scripted module (torch.jit), where no hook is called")
             else:
                 yield Target(path or "root", layer_ref, wanted)
+
+    def _find_layers(
+        self, module: nn.Module, top: nn.Module, prefix: str, pattern: str, option: str = "--capture"
+    ) -> dict[str, nn.Module]:
+        """The layers of a pattern, by their paths in the whole model; where there are none, that is said."""
+        try:
+            return _select_below(top, prefix, pattern) if prefix else self._select_layers(module, pattern)
+        except TdbgError as error:
+            root, hint = type(unwrap_module(top)).__name__, error.hint or ""
+            self.emit(LayersMissing(pattern=pattern, root=root, hint=hint, why=str(error), option=option))
+            return {}
 
     def _tell_layers_named_like_parts(self, module: nn.Module) -> None:
         """A word that stands for a part of the datapoint is the name of a layer too: say how to have that."""
@@ -362,17 +400,29 @@ class Capture(Probe):
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if self._is_busy():
             return
-        if call is self._captured_call and "prediction" in self.parts:
-            self.tap.copy_entry("outputs", output)
-        self._captured_call = None
         self.tap.remove_hooks()
+        if call is self._captured_call:
+            self._copy_outputs(module, call, output)
+        self._captured_call, self._datapoint = None, {}
         self._leave_eager()
         if not self.tap.awaits_gradients:  # written while backward runs, which leaves the interpreter to the writer
             self._pass_over()
 
+    def _copy_outputs(self, module: nn.Module, call: "Call", output: object) -> None:
+        """What the root returned, and what debuggers make of it."""
+        if "prediction" in self.parts:
+            self.tap.copy_entry("outputs", output)
+        if self.debuggers:
+            found = self.debuggers.collect_outputs(module, call, self._datapoint, output)
+            for name, value in found.items():
+                for path, item in iter_entries(name, value):
+                    self.tap.copy_entry(path, item)
+            self.debuggers.detach()
+
     @charge_to_user
     def update_begins(self, optimizer: "Optimizer") -> None:
         if not self._is_busy():
+            self._settle_debuggers(force=len(self.monitor.optimizers) < 2)
             self._on_update()
 
     @charge_to_user
@@ -401,6 +451,7 @@ class Capture(Probe):
     def _pass_over(self) -> None:
         """The pass that ran is over: it is handed over once its gradients have come, after those before it."""
         self._leave_eager()
+        self.debuggers.detach()
         if self.tap.running:
             copied = self.tap.end_pass(parked=True)
             self.monitor.budget.asked_s += self.tap.clock.take_s()
@@ -505,6 +556,7 @@ class Capture(Probe):
         self._finish_passes()
 
     def run_ends(self) -> None:
+        self._settle_debuggers(force=True)
         self._finish_passes()
         self._finish_recording()
         ran = self.monitor.step or self.monitor.eval_calls
