@@ -22,6 +22,8 @@ _tdbg_options() {
         '') reply='--version -h --help' ;;
         'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --serve --preflight --dry-run --exec -q --quiet --color -h --help' ;;
         'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --serve --dry-run --exec -q --quiet --color -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --debugger --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --preflight --dry-run --exec -q --quiet --color -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --debugger --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
         'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
         'runs') reply='-h --help' ;;
         'runs ls') reply='--limit --json --color -h --help' ;;
@@ -93,6 +95,7 @@ _tdbg_kind() {
         'run --ranks') reply='RANGE' ;;
         'run --keep-steps') reply='N' ;;
         'run --capture') reply='LAYERS' ;;
+        'run --debugger') reply='NAME[:LAYERS]' ;;
         'run --capture-every') reply='N' ;;
         'run --capture-steps') reply='RANGE' ;;
         'run --capture-epochs') reply='EPOCHS' ;;
@@ -140,6 +143,7 @@ _tdbg_kind() {
         'profile --ranks') reply='RANGE' ;;
         'profile --keep-steps') reply='N' ;;
         'profile --capture') reply='LAYERS' ;;
+        'profile --debugger') reply='NAME[:LAYERS]' ;;
         'profile --capture-every') reply='N' ;;
         'profile --capture-steps') reply='RANGE' ;;
         'profile --capture-epochs') reply='EPOCHS' ;;

@@ -92,7 +92,13 @@ OPTIONS: Options = {
     "capture": Option(
         ("--capture",),
         "LAYERS",
-        "Capture tensors of these layers: 'layers.*.attn:output,input,grad'; repeatable.",
+        "Capture tensors of layers ('layers.*.attn:output,input,grad'), batch or prediction; repeatable.",
+        group=CAPTURE,
+    ),
+    "debugger": Option(
+        ("--debugger",),
+        "NAME[:LAYERS]",
+        "Run a debugger on captured datapoints: gradcam:layer4, 'attention:layers.*'; repeatable.",
         group=CAPTURE,
     ),
     "capture_stats": Option(
@@ -227,6 +233,7 @@ class RunArgs(Args):
     ranks: str | None = None
     keep_steps: int | None = None
     capture: "Sequence[str]" = ()
+    debugger: "Sequence[str]" = ()
     capture_stats: bool | None = None
     capture_every: int | None = None
     capture_steps: str | None = None

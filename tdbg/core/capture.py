@@ -1,12 +1,17 @@
 """What to capture, and when: `--capture` and the options around it, as data."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest_name
 
 KINDS = ("output", "input", "grad")
 PHASES = ("train", "val", "eval")
+PARTS = ("batch", "prediction")  # words of `--capture` that name no layer; `batch:output` is a layer of that name
+# Debuggers that `--debugger` knows without a look at other packages: those of a layer, and those of the datapoint.
+LAYER_DEBUGGERS = ("activation-stats", "attention", "feature-map", "gradcam", "gradients", "layer-output")
+DATAPOINT_DEBUGGERS = ("inputs", "labels", "outputs")
 # Why passes are left out, where that is what was asked for.
 SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH = "sampled", "over budget", "of an epoch that was not the last"
 ASKED_FOR = frozenset((SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH))
@@ -37,14 +42,51 @@ class Spec(NamedTuple):
         return cls(_validate_pattern(pattern), found)
 
 
-def _validate_pattern(pattern: str) -> str:
+class DebuggerSpec(NamedTuple):
+    """A debugger by name, and where it looks: ``gradcam:layer4``."""
+
+    name: str
+    argument: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "DebuggerSpec":
+        """TdbgError for a debugger of a layer without one. The built-in ones may be written with ``_``."""
+        word, _, argument = (part.strip() for part in text.partition(":"))
+        dashed = word.replace("_", "-")
+        name = dashed if dashed in LAYER_DEBUGGERS else word
+        if not name:
+            raise TdbgError(f"--debugger {text!r} names no debugger", "write --debugger gradcam:layer4")
+        if name in LAYER_DEBUGGERS and not argument:
+            raise TdbgError(f"--debugger {text} names no layer", f"write --debugger {name}:LAYER, as in {name}:layer4")
+        return cls(name, _validate_pattern(argument, "--debugger"))
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.argument}" if self.argument else self.name
+
+
+def check_debugger_names(texts: Sequence[str], third_party: Iterable[str]) -> None:
+    """TdbgError for a debugger that is neither built in nor one of these of other packages."""
+    known = [*LAYER_DEBUGGERS, *DATAPOINT_DEBUGGERS, *third_party]
+    for name in (DebuggerSpec.parse(text).name for text in texts):
+        if name not in known:
+            hint = suggest_name(name, known, f"known debuggers: {', '.join(known)}")
+            raise TdbgError(f"--debugger: no debugger is named {name!r}", hint)
+
+
+def split_parts(texts: Sequence[str]) -> tuple[tuple[str, ...], list[Spec]]:
+    """What ``--capture`` asks for: the `PARTS` of a datapoint, and the layers."""
+    words = [text.strip() for text in texts]
+    return tuple(part for part in PARTS if part in words), [Spec.parse(word) for word in words if word not in PARTS]
+
+
+def _validate_pattern(pattern: str, option: str = "--capture") -> str:
     """The pattern, if it can be one."""
     if pattern.startswith("re:"):
         try:
             re.compile(pattern[3:])
         except re.error as error:
             raise TdbgError(
-                f"--capture: {pattern[3:]!r} is not a regular expression: {error}", "see the syntax of Python's re"
+                f"{option}: {pattern[3:]!r} is not a regular expression: {error}", "see the syntax of Python's re"
             ) from None
     return pattern
 
@@ -84,3 +126,8 @@ class Epochs(NamedTuple):
 def check_spec(text: str) -> None:
     """TdbgError for a ``--capture`` that cannot be."""
     Spec.parse(text)
+
+
+def check_debugger(text: str) -> None:
+    """TdbgError for a ``--debugger`` that cannot be. Which names there are, the process that starts the run looks up."""
+    DebuggerSpec.parse(text)

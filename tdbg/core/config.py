@@ -12,7 +12,7 @@ from typing import Any
 
 from tdbg.core import flags as flag_table
 from tdbg.core import sink_files
-from tdbg.core.capture import PHASES, Epochs, check_spec
+from tdbg.core.capture import PHASES, Epochs, check_debugger, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, print_message_once, pyproject_sources, user_source, yaml_source
 from tdbg.core.errors import TdbgError, suggest_name
@@ -101,7 +101,10 @@ class Settings:
         LOCAL, "thresholds of probes and rules: FLAG.name -> number", factory=dict
     )
     capture: list[str] = declare_setting(
-        LOCAL, "layers whose tensors are kept: 'layers.*.attn:output,input,grad'", factory=list
+        LOCAL, "what is kept: layers ('layers.*.attn:output,input,grad'), batch, prediction", factory=list
+    )
+    debugger: list[str] = declare_setting(
+        ACT, "debuggers that run on captured datapoints, such as gradcam:layer4", factory=list
     )
     capture_stats: bool = declare_setting(LOCAL, "keep statistics of captured tensors instead of the tensors", False)
     capture_every: int = declare_setting(LOCAL, "capture every Nth step", 1)
@@ -145,6 +148,11 @@ class Settings:
         """A bound of the flag table, such as ``GRADIENTS.explosion``: as set, or its default."""
         found = self.thresholds.get(name)
         return flag_table.thresholds()[name].default if found is None else found
+
+    @property
+    def captures(self) -> bool:
+        """True if something of datapoints is kept: parts of them, layers, what debuggers give."""
+        return bool(self.capture or self.debugger)
 
     @property
     def capture_budget_bytes(self) -> int:
@@ -348,7 +356,7 @@ def _make_text_check(check_one: Callable[[str], None]) -> Callable[[str, object]
 def _parse_text_list(key: str, value: object) -> list[str]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(item, str) and item.strip() for item in found):
-        example = "layers.*.attn:output" if key == "capture" else "loss > 10"
+        example = {"capture": "layers.*.attn:output", "debugger": "gradcam:layer4"}.get(key, "loss > 10")
         raise TdbgError(f"{key} must be a string or a list of strings, not {value!r}", f"write {key} = [{example!r}]")
     return list(found)
 
@@ -486,6 +494,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "ranks": _make_range_check("-"),
     "thresholds": _parse_thresholds,
     "capture": _make_text_check(check_spec),
+    "debugger": _make_text_check(check_debugger),
     "capture_stats": _parse_boolean,
     "capture_every": _parse_count,
     "capture_steps": _make_range_check(":"),
@@ -589,10 +598,11 @@ def _drop_untrusted(source: Source) -> None:
 
 def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
     """Options about capturing where nothing is captured are a mistake."""
-    if settings.capture and settings.level == "off":
-        raise TdbgError("nothing is captured at level off", "leave out --level off, or --capture")
+    if settings.captures and settings.level == "off":
+        option = "--capture" if settings.capture else "--debugger"
+        raise TdbgError("nothing is captured at level off", f"leave out --level off, or {option}")
     alone = [name for name, source in origin.items() if name.startswith("capture_") and source == "option"]
-    if alone and not settings.capture:
+    if alone and not settings.captures:
         raise TdbgError(
             f"--{alone[0].replace('_', '-')} needs --capture",
             "name layers: --capture 'layers.*.attn:output'",
@@ -632,6 +642,7 @@ def _check_preflight(settings: Settings) -> None:
     asked = {
         "`tdbg profile` or `-f PROFILER`": settings.flags.get("PROFILER") or settings.profile_on,
         "--capture": settings.capture,
+        "--debugger": settings.debugger,
         "--measure-overhead": settings.baseline,
         "--to": settings.to,
     }

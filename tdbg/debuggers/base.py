@@ -28,6 +28,8 @@ class BaseDebugger(ABC):
     """
 
     name: ClassVar[str] = ""
+    runs_again: ClassVar[bool] = False  # it calls the model a second time
+    after_backward: ClassVar[bool] = False  # in training it has to be called once gradients have arrived
 
     @abstractmethod
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> Any:

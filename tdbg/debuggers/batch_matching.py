@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
 
 KEPT = 64  # batches; Trainers that accumulate gradients fetch all of an update at once
+HELD = 16  # of them whose contents are held at most, where somebody wants them
 LOOKED_AT = 8  # tensors of a batch, and of a call
 SAMPLED = 16  # elements that tell one tensor from another
 
@@ -29,6 +30,7 @@ class _Source:
     unused: int = 0  # batches handed out since the model was called last,
     since: object = None  # in that call
     ahead: bool = False  # a batch was fetched before the one that came earlier was used
+    most: int = 0  # the most batches it handed out between two calls
 
 
 class _Place:
@@ -46,13 +48,17 @@ class _Place:
 
 @dataclass(slots=True)
 class Batch:
-    """One that was handed out. ids: of its samples, as far as they are known. padding: rows that another rank has too."""
+    """One that was handed out. ids: of its samples, as far as they are known. padding: rows that another rank has too.
+
+    content: what the loader gave, where it is wanted and not older than a call may still work on.
+    """
 
     ids: list[Any]
     padding: list[int]
     source: _Source
     places: list[_Place]
     prints: set[Print]
+    content: object = None
 
 
 class Batches:
@@ -71,9 +77,14 @@ class Batches:
         self._call = object()  # the model's last one
 
     def record_batch(
-        self, loader_iter: "BatchIterator", batch: object, ids: list[Any], padding: Sequence[int] = ()
+        self,
+        loader_iter: "BatchIterator",
+        batch: object,
+        ids: list[Any],
+        padding: Sequence[int] = (),
+        content: object = None,
     ) -> None:
-        """A loader's iterator handed out a batch."""
+        """A loader's iterator handed out a batch. content: what is to be held of it."""
         if loader_iter._num_yielded == 1:  # a new pass: what was seen before says nothing of it
             self._sources.pop(loader_iter, None)
         source, call = self._sources.setdefault(loader_iter, _Source()), self._call
@@ -81,10 +92,20 @@ class Batches:
             source.unused, source.since = 0, call
         source.unused += 1
         source.ahead = source.ahead or source.unused > 1
+        source.most = max(source.most, source.unused)
         found = list(_iter_tensors(batch))
         self._batches.append(
-            Batch(ids, [*padding], source, [_Place(tensor) for tensor in found], _fingerprint_tensors(found))
+            Batch(ids, [*padding], source, [_Place(tensor) for tensor in found], _fingerprint_tensors(found), content)
         )
+        if content is not None:
+            self._release_contents(source)
+
+    def _release_contents(self, source: _Source) -> None:
+        """Let go of what no call will work on any more: a loader is never further ahead than it was."""
+        holding = [batch for batch in list(self._batches) if batch.content is not None]
+        own = [batch for batch in holding if batch.source is source]
+        for batch in own[: -source.most] + holding[:-HELD]:
+            batch.content = None
 
     def record_call(self) -> None:
         """The model is called, on a batch that was handed out before."""
@@ -104,6 +125,16 @@ class Batches:
         return batch
 
 
+def shares_tensors(value: object, call: object) -> bool:
+    """True if one of the first tensors in a value is one of a call's: in its memory, or moved to another device."""
+    own, given = list(_iter_tensors(value)), list(_iter_tensors(call))
+    if any(_Place(tensor).overlaps_tensor(other) for tensor in own for other in given):
+        return True
+    kinds = {(tensor.shape, tensor.dtype) for tensor in given if not tensor.is_cpu}
+    moved = _fingerprint_tensors([tensor for tensor in own if (tensor.shape, tensor.dtype) in kinds])
+    return bool(moved & _fingerprint_tensors([tensor for tensor in given if not tensor.is_cpu]))
+
+
 def _by_place(batches: list[Batch], tensors: list[Tensor]) -> Batch | None:
     for batch in reversed(batches):
         if any(place.overlaps_tensor(tensor) for place in batch.places for tensor in tensors):
@@ -118,7 +149,7 @@ def _by_values(batches: list[Batch], tensors: list[Tensor]) -> Batch | None:
     common = [len(asked & batch.prints) for batch in batches]
     best = max(common, default=0)
     found = [batch for batch, count in zip(batches, common, strict=True) if count == best] if best else []
-    return found[0] if len({tuple(batch.ids) for batch in found}) == 1 else None
+    return found[-1] if len({tuple(batch.ids) for batch in found}) == 1 else None
 
 
 def compute_address_range(tensor: Tensor) -> tuple[int, int]:

@@ -64,6 +64,7 @@ class GradCAM(BaseDebugger):
     """
 
     name = "gradcam"
+    runs_again = True
 
     def __init__(
         self,

@@ -40,10 +40,16 @@ class Gradients(ForwardDebugger):
     """
 
     name = "gradients"
+    after_backward = True
 
     def __init__(self, layer_name: str, *, values: bool = True) -> None:
         super().__init__(layer_name)
         self.values = values
+
+    @property
+    def has_arrived(self) -> bool:
+        """True once a gradient has arrived at an output that was captured in this thread."""
+        return any(told for arrived in self._thread_calls.kept for told in arrived.values())
 
     def _capture_output(self, module: nn.Module, input: object, output: object) -> None:
         if is_program_forward():

@@ -178,8 +178,9 @@ def seen_through(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     Hooks inside a compiled region are not run, or change what is compiled (pytorch#96722). Compiled code is kept
     and used again afterwards. It holds for the whole process.
     """
-    return _eager() if any(_is_compiled(module) for module in model.modules()) else contextlib.nullcontext()
+    return _eager() if any(is_compiled(module) for module in model.modules()) else contextlib.nullcontext()
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """True for a compiled model, and for a part that compiled itself in place."""
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from tdbg.core.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
+from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, DebuggerSpec, Epochs, split_parts
 from tdbg.core.config import Selection
 from tdbg.core.errors import TdbgError
 from tdbg.core.observations.capture import (
@@ -25,13 +25,15 @@ from tdbg.core.observations.capture import (
     LayersPlaced,
 )
 from tdbg.core.tables import format_count
-from tdbg.debuggers.batch_matching import Batches
+from tdbg.debuggers.batch_matching import Batch, Batches
+from tdbg.debuggers.datapoint_parts import copy_structure, find_parts
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.layers import get_layer_by_name as part_at
 from tdbg.debuggers.layers import has_forward, is_plain_sequence, place_of, places_below, scripted_parts, select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording_thread import Pass, Recording
+from tdbg.debuggers.run_debuggers import RunDebuggers, iter_entries
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter
@@ -73,7 +75,8 @@ class Capture(Probe):
     """Copies of what layers take and put out, and of the gradients there, a datapoint a call of the root module.
 
     Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
-            epochs and phases asked for. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
+            epochs and phases asked for; what the loader gave for the call (``batch``) and what the root returned
+            (``prediction``); what the debuggers that `--debugger` names give. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
     Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing, PLACE for one that matches
             at one place below the root alone; OVER when the bytes asked for
             are used up; FAILED when the disk takes no more; DONE at the end: passes, bytes, what was left out and why.
@@ -91,7 +94,7 @@ class Capture(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         settings = monitor.settings
-        self.specs = [Spec.parse(text) for text in settings.capture]
+        self.parts, self.specs = split_parts(settings.capture)
         self.phases = settings.capture_phase
         self.epochs = Epochs.parse(settings.capture_epochs)
         self.selection = Selection(settings.capture_every, settings.capture_steps, settings.ranks)
@@ -125,6 +128,9 @@ class Capture(Probe):
         self._idle: dict[str, None] = {}  # layers that have not run yet
         self._chosen: set[str] = set()  # paths of all layers that are captured
         self._sequences: set[str] = set()  # those of them whose parts may be called one by one
+        self._captured_call: Call | None = None  # of the root whose pass is captured
+        self._datapoint: dict[str, object] = {}  # parts of its batch
+        self.debuggers = RunDebuggers(settings.debugger, self._find_debugged_layers, self._record_skipped)
         self._eager: AbstractContextManager[object] | None = None
         self._descended = False
 
@@ -148,6 +154,7 @@ class Capture(Probe):
 
     def detach(self) -> None:
         self.tap.remove_hooks()
+        self.debuggers.detach()
         self._finish_recording()
         super().detach()
 
@@ -210,7 +217,18 @@ class Capture(Probe):
         taken = self._taken.get(loader_iter, 0)
         self._taken[loader_iter] = taken + len(handed)
         ids = [*batch_ids(batch)] or to_parent_indices(loader_iter._dataset, handed)
-        self._batches.record_batch(loader_iter, batch, ids, find_padded_rows(loader_iter, taken, len(handed)))
+        content = copy_structure(batch) if self._holds_batches() else None
+        self._batches.record_batch(loader_iter, batch, ids, find_padded_rows(loader_iter, taken, len(handed)), content)
+
+    def _holds_batches(self) -> bool:
+        """True if a batch that is handed out now may have to be kept."""
+        if (
+            not ("batch" in self.parts or self.debuggers)
+            or self._over
+            or not self.selection.is_rank_selected(self.monitor.rank)
+        ):
+            return False
+        return not self.monitor.settings.capture_on or self.monitor.running_step < self.monitor.capture_until
 
     # one pass
 
@@ -227,7 +245,7 @@ class Capture(Probe):
         if not is_wanted or not self._has_turn():
             return
         targets = self._targets_of(module)
-        if not targets:
+        if not targets and not self.parts and not self.debuggers:
             return
         self._eager = seen_through(module)
         self._eager.__enter__()
@@ -243,6 +261,49 @@ class Capture(Probe):
         self._key = keys[0] if keys is not None and len(keys) == 1 else f"step{step}"  # never the id of a sample
         self._thread = threading.current_thread()
         self.tap.begin_pass(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
+        self._captured_call = call
+        if "batch" in self.parts or self.debuggers:
+            self._datapoint = self._find_datapoint(module, call, batch)
+        if "batch" in self.parts:
+            for name, value in self._datapoint.items():
+                self.tap.copy_entry(name, value)
+        if self.debuggers:
+            self._attach_debuggers(module, call)
+
+    def _find_datapoint(self, module: nn.Module, call: "Call", batch: Batch | None) -> dict[str, object]:
+        """What the loader gave for this pass; where that is not certain, what the model was given."""
+        content = None if batch is None else batch.content
+        if content is None and "batch" in self.parts:
+            self._note(
+                "capture-no-batch", "--capture batch: no batch of a DataLoader fits the call: kept its arguments"
+            )
+        return find_parts(content, module, call)
+
+    def _attach_debuggers(self, module: nn.Module, call: "Call") -> None:
+        self.debuggers.attach(module)
+        copied = self.tap.current
+        if call.graded and copied is not None:
+            copied.awaited |= dict.fromkeys(self.debuggers.await_gradients(module, copied))
+
+    def _find_debugged_layers(self, module: nn.Module, spec: DebuggerSpec) -> dict[str, nn.Module]:
+        top, prefix = place_of(module, self.monitor.roots.list_roots())
+        found = self._find_layers(module, top, prefix, spec.argument, f"--debugger {spec.name}")
+        return {path: layer for path, layer in found.items() if has_forward(layer)}
+
+    def _settle_debuggers(self, *, force: bool = False) -> None:
+        """Gradients have arrived: ask the debuggers that wait for them."""
+        for copied, name, value in self.debuggers.settle(force=force):
+            for path, item in iter_entries(name, value):
+                self.tap.copy_late(copied, path, item)
+            copied.awaited.pop(name, None)
+
+    @charge_to_user
+    def backward_ended(self) -> None:
+        if self.debuggers and not self._is_busy():
+            self._settle_debuggers()
+
+    def _note(self, code: str, text: str) -> None:
+        self.monitor.when_rank(lambda: self.monitor.note(code, text))
 
     def _is_busy(self) -> bool:
         """True while a pass of another thread is running, forward or backward: this one's would end it too early."""
@@ -268,6 +329,7 @@ class Capture(Probe):
         known = self._targets.get(module)
         if known is None:
             known = self._targets[module] = list(self._iter_targets(module))
+            self._tell_layers_named_like_parts(module)
             if known:
                 paths = [target.path for target in known]
                 self._idle |= dict.fromkeys(paths)
@@ -282,15 +344,7 @@ class Capture(Probe):
         kinds: dict[str, tuple[weakref.ref[nn.Module], tuple[str, ...]]] = {}
         top, prefix = place_of(module, self.monitor.roots.list_roots())
         for spec in self.specs:
-            try:
-                found = (
-                    _select_below(top, prefix, spec.pattern) if prefix else self._select_layers(module, spec.pattern)
-                )
-            except TdbgError as error:
-                root = type(unwrap_module(top)).__name__
-                hint = error.hint or ""
-                self.emit(LayersMissing(pattern=spec.pattern, root=root, hint=hint, why=str(error)))
-                continue
+            found = self._find_layers(module, top, prefix, spec.pattern)
             callable_layers = {path: layer for path, layer in found.items() if has_forward(layer)}
             if not callable_layers:
                 for path, layer in found.items():
@@ -305,6 +359,24 @@ class Capture(Probe):
                 self._record_skipped(path, "it runs inside a scripted module (torch.jit), where no hook is called")
             else:
                 yield Target(path or "root", layer_ref, wanted)
+
+    def _find_layers(
+        self, module: nn.Module, top: nn.Module, prefix: str, pattern: str, option: str = "--capture"
+    ) -> dict[str, nn.Module]:
+        """The layers of a pattern, by their paths in the whole model; where there are none, that is said."""
+        try:
+            return _select_below(top, prefix, pattern) if prefix else self._select_layers(module, pattern)
+        except TdbgError as error:
+            root, hint = type(unwrap_module(top)).__name__, error.hint or ""
+            self.emit(LayersMissing(pattern=pattern, root=root, hint=hint, why=str(error), option=option))
+            return {}
+
+    def _tell_layers_named_like_parts(self, module: nn.Module) -> None:
+        """A word that stands for a part of the datapoint is the name of a layer too: say how to have that."""
+        for part in PARTS:
+            if part in self.parts and isinstance(getattr(unwrap_module(module), part, None), nn.Module):
+                text = f"--capture {part} keeps the {part}; write --capture {part}:output for the layer {part!r}"
+                self._note(f"capture-part-{part}", text)
 
     def _select_layers(self, module: nn.Module, pattern: str) -> dict[str, nn.Module]:
         """The layers of a pattern; where none fits, those at the one place below the root where it does, with a note."""
@@ -321,7 +393,7 @@ class Capture(Probe):
         ((place, found),) = places.items()
         placed = LayersPlaced(pattern=pattern, place=place, root=type(unwrap_module(module)).__name__)
         self.emit(placed)
-        self.monitor.when_rank(lambda: self.monitor.note(f"capture-place-{pattern}", placed.text()))
+        self._note(f"capture-place-{pattern}", placed.text())
         return found
 
     @charge_to_user
@@ -329,13 +401,28 @@ class Capture(Probe):
         if self._is_busy():
             return
         self.tap.remove_hooks()
+        if call is self._captured_call:
+            self._copy_outputs(module, call, output)
+        self._captured_call, self._datapoint = None, {}
         self._leave_eager()
         if not self.tap.awaits_gradients:  # written while backward runs, which leaves the interpreter to the writer
             self._pass_over()
 
+    def _copy_outputs(self, module: nn.Module, call: "Call", output: object) -> None:
+        """What the root returned, and what debuggers make of it."""
+        if "prediction" in self.parts:
+            self.tap.copy_entry("outputs", output)
+        if self.debuggers:
+            found = self.debuggers.collect_outputs(module, call, self._datapoint, output)
+            for name, value in found.items():
+                for path, item in iter_entries(name, value):
+                    self.tap.copy_entry(path, item)
+            self.debuggers.detach()
+
     @charge_to_user
     def update_begins(self, optimizer: "Optimizer") -> None:
         if not self._is_busy():
+            self._settle_debuggers(force=len(self.monitor.optimizers) < 2)
             self._on_update()
 
     @charge_to_user
@@ -364,6 +451,7 @@ class Capture(Probe):
     def _pass_over(self) -> None:
         """The pass that ran is over: it is handed over once its gradients have come, after those before it."""
         self._leave_eager()
+        self.debuggers.detach()
         if self.tap.running:
             copied = self.tap.end_pass(parked=True)
             self.monitor.budget.asked_s += self.tap.clock.take_s()
@@ -468,6 +556,7 @@ class Capture(Probe):
         self._finish_passes()
 
     def run_ends(self) -> None:
+        self._settle_debuggers(force=True)
         self._finish_passes()
         self._finish_recording()
         ran = self.monitor.step or self.monitor.eval_calls

@@ -17,6 +17,11 @@ MAX_TEXT = 1 << 16
 NUMBERS = "biufc"  # numpy's kinds of arrays that torch can hold
 
 
+def is_number_list(value: object) -> bool:
+    """True for a list of numbers that is kept as one plain value."""
+    return isinstance(value, list) and len(value) <= MAX_ITEMS and all(map(_is_number, value))
+
+
 class Left(NamedTuple):
     """What is not kept, and why."""
 

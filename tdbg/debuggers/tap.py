@@ -24,7 +24,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, split_tensor, to_raw_dtype
 from tdbg.debuggers.pool import Full, Pool
-from tdbg.debuggers.structure import Left, iter_leaves
+from tdbg.debuggers.structure import Left, is_number_list, iter_leaves
 from tdbg.pages.format.layout import Layout, Spec
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
@@ -381,6 +381,38 @@ class Tap:
         self._copy_value(_format_name(target.path, number, "input"), [*args, kwargs] if kwargs else list(args))
         self._resync_plan()
         self.clock.long_s += perf_counter() - begun
+
+    def copy_entry(self, name: str, value: object) -> None:
+        """Something that belongs to the pass and is no module's: its batch, or what the root returned."""
+        begun = perf_counter()
+        self._count_moved()
+        if is_number_list(value) and self._copied is not None:
+            self._copied.scalars[name] = value
+        else:
+            self._copy_value(name, value)
+        self._resync_plan()
+        self.clock.long_s += perf_counter() - begun
+
+    @property
+    def current(self) -> Copied | None:
+        """The pass that runs."""
+        return self._copied
+
+    def copy_late(self, copied: Copied, name: str, value: object) -> None:
+        """As `copy_entry`, for a pass that may be over but for what it waits for."""
+        if copied is self._copied:
+            self.copy_entry(name, value)
+            return
+        if is_number_list(value):
+            copied.scalars[name] = value
+            return
+        for path, leaf in iter_leaves(value, name):
+            if isinstance(leaf, Tensor):
+                self._take_late(copied, path, leaf)
+            elif isinstance(leaf, Left):
+                copied.skipped[path] = leaf.why
+            else:
+                copied.scalars[path] = leaf
 
     def after_module(self, target: Target, output: object) -> None:
         """A module has returned."""

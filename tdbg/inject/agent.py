@@ -50,6 +50,7 @@ class Agent:
         self.settings = settings
         remember_secrets(os.environ, settings.flags)
         self.third_party = third_party or {}  # probes of other packages: name -> module:attribute
+        self.third_party_debuggers: Mapping[str, str] = {}
         self.speaks = speaks  # --exec: there is no supervisor to speak for the rank
         self.host = socket.gethostname()
         self.woke_at = time.perf_counter()
@@ -249,4 +250,5 @@ def get_agent(run_dir: str | None = None) -> Agent:
         settings.flags = restore_masked_flags(settings.flags, os.environ)
         third_party = state.get("third_party_probes", {})
         _agent = Agent(path, settings, speaks=state.get("speaks") == "rank", third_party=third_party)
+        _agent.third_party_debuggers = state.get("third_party_debuggers", {})
     return _agent

@@ -35,6 +35,7 @@ def collect_provenance(
         "supervisor": describe_process(),
         "speaks": speaks,
         "third_party_probes": points_of("tdbg.probes"),  # a rank does not look for them itself
+        **({"third_party_debuggers": points_of("tdbg.debuggers")} if settings.debugger else {}),
         "env": allowed_env(environ),
         "git": None,
     }

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tdbg.core import run_files
+from tdbg.core.capture import check_debugger_names
 from tdbg.core.conditions import parse_action
 from tdbg.core.config import Settings
 from tdbg.core.control import Request
@@ -18,6 +19,7 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, print_messages, shared_terminal
+from tdbg.core.registry import points_of
 from tdbg.core.rundir import DELETED_SUFFIX, PREFLIGHT_FOLDER, STARTED_SUFFIX, RunDir
 from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, serving, uploading
 from tdbg.launch.orphans import Guard
@@ -81,6 +83,8 @@ def check_launch(settings: Settings, words: Sequence[str], environ: Mapping[str,
     check_words(settings.stop_on)
     check_words(settings.capture_on)
     check_words(settings.profile_on)
+    if settings.debugger:
+        check_debugger_names(settings.debugger, points_of("tdbg.debuggers"))
     uploading.check_store(settings)
     sending.check_packages(settings.to)
     command.check_command(words, environ)

@@ -29,7 +29,7 @@ LOOK_S = 0.2  # between two looks whether the thread has ended, so that Ctrl-C i
 
 def is_wanted(settings: Settings) -> bool:
     """True if something is captured and is to be copied."""
-    return bool(settings.capture and settings.capture_upload)
+    return bool(settings.captures and settings.capture_upload)
 
 
 def check_store(settings: Settings) -> None:

@@ -51,7 +51,7 @@ class CaptureIncomplete(KindsRule):
 
     def _find_nothing_captured(self, view: View) -> Iterable[Finding]:
         settings = view.settings
-        if not settings.capture or settings.capture_on or settings.level == "off" or self._has_begun:
+        if not settings.captures or settings.capture_on or settings.level == "off" or self._has_begun:
             return ()
         if not view.over or view.exit_code != 0 or explain_silence(view.run) is not None:
             return ()  # said already: it failed, or nobody reported
@@ -85,7 +85,7 @@ class CaptureIncomplete(KindsRule):
 
     def _make_missing_finding(self, process: ProcessDir, seen: LayersMissing) -> Finding:
         return self.make_finding(
-            f"--capture {seen.pattern!r}: no layer of {seen.root} matches; {seen.hint}, {process.display_name}",
+            f"{seen.option} {seen.pattern!r}: no layer of {seen.root} matches; {seen.hint}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="capture",

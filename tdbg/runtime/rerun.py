@@ -201,15 +201,24 @@ def explain_refusal(root: nn.Module) -> str:
 
 
 @contextlib.contextmanager
+def muted_output() -> Iterator[None]:
+    """What this thread prints inside is not printed: a forward that prints must not print twice."""
+    out, err = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Muted(out), _Muted(err)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+
+
+@contextlib.contextmanager
 def as_before(call: Call, root: nn.Module) -> Iterator[None]:
     """The surroundings of the original call; everything is put back afterwards."""
     buffers: list[tuple[nn.Module, str, Tensor]] = []
-    out = sys.stdout
-    err = sys.stderr
-    sys.stdout, sys.stderr = _Muted(out), _Muted(err)  # a forward that prints must not print twice
     try:
         _lend_buffers(root, buffers)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(muted_output())
             stack.enter_context(same_random_states())
             _draw_as(call)
             if is_dynamo_loaded():
@@ -221,7 +230,6 @@ def as_before(call: Call, root: nn.Module) -> Iterator[None]:
             stack.enter_context(with_subclass())  # a guard of ours has set them aside
             yield
     finally:
-        sys.stdout, sys.stderr = out, err
         for owner, name, buffer in buffers:
             owner._buffers[name] = buffer
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tdbg.core.capture import Spec
+from tdbg.core.capture import Spec, split_parts
 from tdbg.core.errors import TdbgError
 
 
@@ -25,3 +25,9 @@ def test_layers_and_kinds(text: str, pattern: str, kinds: tuple[str, ...]) -> No
 def test_what_cannot_be_meant(text: str) -> None:
     with pytest.raises(TdbgError, match="--capture"):
         Spec.parse(text)
+
+
+def test_words_for_parts_of_a_datapoint_name_no_layer() -> None:
+    parts, layers = split_parts(["prediction", "conv:grad", " batch ", "batch:output", "re:prediction"])
+    assert parts == ("batch", "prediction")
+    assert layers == [("conv", ("grad",)), ("batch", ("output",)), ("re:prediction", ("output",))]

@@ -208,3 +208,24 @@ def test_another_thread_may_hand_out_a_batch_at_any_moment(move: Any, right: lis
             after += 1
             assert found in right, after
     assert after > 50
+
+
+def count_held(batches: Batches) -> int:
+    return sum(batch.content is not None for batch in batches._batches)
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [(1, 1), (2, 2), (4, 4), (40, module.HELD)])
+def test_no_more_batches_are_held_than_the_loader_is_ahead(ahead: int, expected: int) -> None:
+    batches = Batches()
+    iterator = iter(DataLoader(Numbers(torch.zeros(6)), batch_size=3))
+    for _ in range(6):
+        for _ in range(ahead):
+            batches.record_batch(iterator, [torch.zeros(1)], [], content="batch")
+        batches.record_call()
+        assert count_held(batches) == expected
+
+
+def test_a_piece_of_a_batch_is_known_in_the_memory_of_an_argument() -> None:
+    x, y = torch.zeros(6, 2), torch.ones(6)
+    assert module.shares_tensors({"x": x}, [x[2:4].view(-1)]) and not module.shares_tensors(y, [x])
+    assert not module.shares_tensors(x, [x.clone()]), "on the host equal values are no proof"

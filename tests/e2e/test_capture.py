@@ -62,6 +62,30 @@ def test_outputs_inputs_and_gradients_are_those_of_the_program(watched_runner: R
     assert "capturing" in result.stderr, "in the verdict's line of the cost"
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_batches_and_predictions_are_those_of_the_program(
+    ranks: int, watched_runner: Runner, bare_runner: Runner
+) -> None:
+    words = build_program_command("layers") if ranks == 1 else build_torchrun_command("layers", "--ddp")
+    asked = ["--capture", "batch", "--capture", "prediction", "--capture", "conv"]
+    result = watched_runner(words, asked)
+    assert sorted(result.stdout.splitlines()) == sorted(bare_runner(words).stdout.splitlines())
+    points = list(PageSet.open(result.folder))
+    assert len(points) == 12 * ranks and result.codes == []
+    passes = 0
+    for point in points:
+        passes += point.phase == "val"
+        place = f"train{point.step}" if point.phase == "train" else f"val{(passes - 1) % 6 + 1}"
+        expected = load_kept(result, point.rank or 0)
+        assert list(point.tensors) == ["inputs", "labels", "meta_info.idx", "conv:output", "outputs"]
+        assert is_equal(point.tensors["outputs"], expected[f"{place}/head:output"])
+        assert point.tensors["meta_info.idx"].array().tolist() == point.keys
+        assert point.tensors["labels"].array().tolist() == [(key - 100) % 4 for key in point.keys or ()]
+        seed = (0 if point.phase == "train" else 1000) + (point.keys or [0])[0] - 100
+        first = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(seed))
+        assert is_equal(point.tensors["inputs"].row(0), first)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

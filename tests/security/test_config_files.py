@@ -99,6 +99,7 @@ def test_a_pipe_of_that_name_holds_nothing_up(private_place: Place) -> None:
 
 HOSTILE = {
     "capture_upload": "s3://attacker/bucket",
+    "debugger": ["labels"],
     "run_dir": "/tmp/anywhere-else",
     "share": True,
     "on_finding": "touch /tmp/anywhere-else",

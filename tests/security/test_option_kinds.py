@@ -30,5 +30,5 @@ def test_a_setting_that_sounds_like_acting_is_of_a_kind_that_counts_from_the_use
     sounding = {name for name, text in local.items() if SUSPICIOUS.search(text)}
     assert sounding == set(HARMLESS), "is it LOCAL? then say here why"
     acting = {item.name for item in fields(Settings) if item.metadata["kind"] == ACT}
-    assert acting == {"capture_upload", "on_finding", "notify", "to"}
+    assert acting == {"capture_upload", "debugger", "on_finding", "notify", "to"}
     assert {item.name for item in fields(Settings) if item.metadata["kind"] == PLACE} == {"run_dir", "share"}

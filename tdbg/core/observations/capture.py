@@ -36,10 +36,11 @@ class LayersMissing(_Capturing):
     root: str = doc("class of the root module", "")
     hint: str = doc("the nearest layer names", "")
     why: str = doc("the reason in words", "")
+    option: str = doc("the option that names it", "--capture")
 
     def text(self) -> str:
         """What does not match, and what would."""
-        return f"--capture: {self.why}; {self.hint}"
+        return f"{self.option}: {self.why}; {self.hint}"
 
 
 class LayersPlaced(_Capturing):

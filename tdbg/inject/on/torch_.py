@@ -105,9 +105,11 @@ class Rank:
         )
         me.monitor = self.monitor
         PROBES.add_entry_points(me.third_party)
-        if me.settings.capture:
+        if me.settings.captures:
             from tdbg.debuggers.run_capture import Capture
+            from tdbg.debuggers.run_debuggers import add_third_party
 
+            add_third_party(me.third_party_debuggers)
             self.monitor.lasting.append(Capture.with_folder(lambda: me.folder))
         if me.settings.preflight:
             self.monitor.lasting += CATALOG.load_probes("preflight")
