@@ -18,6 +18,11 @@ def rank_of_process() -> int | None:
     return 0 if rank is None and not is_child() else rank
 
 
+def is_ray_process() -> bool:
+    """True in what Ray starts for an actor or a task: trainers, but also Ray's own controllers, which are no rank."""
+    return "ray" in sys.modules and os.path.basename(sys.argv[0] if sys.argv else "") == "default_worker.py"
+
+
 def is_child() -> bool:
     """True in what multiprocessing started: loader workers and spawned ranks."""
     known = sys.modules.get("multiprocessing.process")

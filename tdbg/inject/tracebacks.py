@@ -21,7 +21,7 @@ from tdbg.core.tables import format_count
 from tdbg.inject import log_recorder
 from tdbg.inject.agent import Agent
 from tdbg.inject.console_level import PACKAGES, SITE
-from tdbg.inject.identity import rank_of_process
+from tdbg.inject.identity import is_ray_process, rank_of_process
 from tdbg.inject.imports import disguise_as
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def describe_exception(error: BaseException, how: str, step: int) -> Traceback:
         how=how,
         where=find_location(error),
         pid=os.getpid(),
-        rank=rank_of_process(),
+        rank=None if is_ray_process() else rank_of_process(),
     )
 
 

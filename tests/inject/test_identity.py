@@ -1,8 +1,13 @@
 """Which rank of how many a process is, before a process group says so."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
+from tdbg.inject.identity import is_ray_process
 from tdbg.inject.on.torch_ import get_rank_and_world_size
+from tdbg.inject.tracebacks import describe_exception
 
 
 @pytest.mark.parametrize(
@@ -23,3 +28,10 @@ def test_tasks_are_ranks_of_one_training_only_where_the_program_says_so(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert get_rank_and_world_size() == expected
+
+
+def test_what_ray_starts_is_no_rank_before_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    assert not is_ray_process()  # the driver
+    monkeypatch.setattr(sys, "argv", ["/x/ray/_private/workers/default_worker.py", "--node-ip-address=10.0.0.1"])
+    assert is_ray_process() and describe_exception(ValueError("late"), "logged", 0).rank is None
