@@ -1,15 +1,17 @@
 """Time what `tdbg view` answers about a large run, and how much memory the server takes.
 
-python benchmarks/view.py [--steps N] [--ranks N] [--log-mb N] [--rounds N] [--check]
+python benchmarks/view.py [--steps N] [--ranks N] [--log-mb N] [--pages-mb N] [--rounds N] [--tensorboard] [--check]
 
-The run is made up: so many step records over all ranks, and so much log on rank 0. Each address is asked in turn, in
+The run is made up: so many step records over all ranks, and so much log and so many captured tensors on rank 0. Each address is asked in turn, in
 shuffled order. ``--check`` exits with 1 if 95 % of the answers take more than 200 ms, one more than 1 s (the overview, whose
 text is the first paint), or the server more than 200 MB.
 """
 
 import argparse
 import json
+import math
 import random
+import socket
 import statistics
 import subprocess
 import sys
@@ -24,8 +26,13 @@ import psutil
 from tdbg.core import events
 from tdbg.core.events import End, Start, Step
 from tdbg.core.rundir import RunDir, rank_folder
+from tdbg.pages.format.page_writer import Item, PageWriter
 
 LIMIT_MS, SLOWEST_MS, LIMIT_MB = 200.0, 1_000.0, 200.0
+POINT_KEY, SHAPE, LAYERS = 7, (64, 128, 128), 4
+TENSOR_MB = math.prod(SHAPE) * 4 / 1e6
+TENSORBOARD_TAGS = ("loss", "lr", "grad_norm")
+PATIENCE_S = 600.0
 ADDRESSES = (
     "/runs",
     "/runs/big/status",
@@ -35,6 +42,9 @@ ADDRESSES = (
     "/runs/big/logs?text=step%20777",
     "/runs/big/logs?level=ERROR",
     "/runs/big/pages",
+    "/runs/big/pages?datapoints=true",
+    f"/runs/big/pages/datapoint?key={POINT_KEY}",
+    f"/runs/big/pages/picture?key={POINT_KEY}&path=layers.0:output",
     "/runs/big/flags",
 )
 
@@ -70,6 +80,78 @@ def make_run(folder: Path, steps: int, ranks: int, log_mb: int) -> Path:
     return run.path.parent
 
 
+def write_pages(folder: Path, pages_mb: int) -> None:
+    """Datapoints of four feature maps each, so many bytes in all."""
+    layers = [
+        Item(f"layers.{number}:output", "float32", SHAPE, bytes(math.prod(SHAPE) * 4)) for number in range(LAYERS)
+    ]
+    with PageWriter(folder) as writer:
+        for key in range(max(int(pages_mb / LAYERS / TENSOR_MB), POINT_KEY + 1)):
+            writer.add(key, layers, step=key, scalars={"loss": key / 10})
+
+
+class TensorBoard:
+    """TensorBoard on the same scalars, a folder for each rank."""
+
+    def __init__(self, folder: Path, steps: int, ranks: int) -> None:
+        self.last_step, self.ranks = steps // ranks, ranks
+        write_scalars(folder, self.last_step, ranks)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port", str(port)]
+        self.begun = time.perf_counter()
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.base = f"http://127.0.0.1:{port}/data/plugin/scalars/scalars"
+
+    def ask_curve(self, rank: int) -> tuple[float, list[Any]]:
+        """Milliseconds, and the points of the loss of a rank: none as long as it does not answer."""
+        begun = time.perf_counter()
+        try:
+            points = json.loads(urlopen(f"{self.base}?tag=loss&run=rank{rank:04d}").read())
+        except OSError:
+            points = []
+        return (time.perf_counter() - begun) * 1e3, points
+
+    def wait_until_loaded(self) -> float:
+        """Seconds until the last rank's curve reaches its last step."""
+        while time.perf_counter() - self.begun < PATIENCE_S:
+            _, points = self.ask_curve(self.ranks - 1)
+            if points and points[-1][1] >= self.last_step:
+                break
+            time.sleep(0.1)
+        return time.perf_counter() - self.begun
+
+    def measure_mb(self) -> float:
+        """Resident memory of it and of the server of data that it starts."""
+        parent = psutil.Process(self.process.pid)
+        return sum(one.memory_info().rss for one in (parent, *parent.children(recursive=True))) / 1e6
+
+
+def write_scalars(folder: Path, steps: int, ranks: int) -> None:
+    """Loss, learning rate and norm of every step, as a training with a SummaryWriter leaves them."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    for rank in range(ranks):
+        with SummaryWriter(str(folder / f"rank{rank:04d}")) as writer:
+            for step in range(1, steps + 1):
+                for tag in TENSORBOARD_TAGS:
+                    writer.add_scalar(tag, 2.5 / (1 + step / steps), step)
+
+
+def measure_tensorboard(folder: Path, steps: int, ranks: int, rounds: int) -> str:
+    """What stands beside tdbg's own figures."""
+    board = TensorBoard(folder, steps, ranks)
+    try:
+        loaded_s = board.wait_until_loaded()
+        times = [board.ask_curve(rank % ranks)[0] for rank in range(rounds)]
+        used_mb = board.measure_mb()
+    finally:
+        board.process.terminate()
+        board.process.wait()
+    return f"TensorBoard on the same scalars: all loaded after {loaded_s:.1f} s; a curve {statistics.median(times):.1f} ms; {used_mb:.0f} MB"
+
+
 class Server:
     """`tdbg view` over a folder, and a session with it."""
 
@@ -98,12 +180,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--log-mb", type=int, default=10_000)
+    parser.add_argument("--pages-mb", type=int, default=2_000)
+    parser.add_argument("--tensorboard", action="store_true", help="also time TensorBoard on the same scalars")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     drawn = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="tdbg-view-") as folder:
         runs = make_run(Path(folder), args.steps, args.ranks, args.log_mb)
+        write_pages(rank_folder(runs / "big", 0) / "pages", args.pages_mb)
         server = Server(runs)
         try:
             first_ms, _ = server.ask("/runs/big/overview")
@@ -117,13 +202,19 @@ def main() -> int:
             server.process.wait()
     every = sorted(value for values in times.values() for value in values)
     late = every[int(0.95 * (len(every) - 1))]
-    print(f"{args.steps:,} step records of {args.ranks} ranks, {args.log_mb:,} MB of log; {args.rounds} rounds")
+    print(
+        f"{args.steps:,} step records of {args.ranks} ranks, {args.log_mb:,} MB of log, {args.pages_mb:,} MB of pages;"
+        f" {args.rounds} rounds"
+    )
     print(f"{'address':<40} {'median ms':>10} {'most ms':>10}")
     for path, values in times.items():
         print(f"{path:<40} {statistics.median(values):>10.1f} {max(values):>10.1f}")
     print(
         f"first overview {first_ms:.0f} ms; 95 % of {len(every)} answers within {late:.0f} ms; server {used_mb:.0f} MB"
     )
+    if args.tensorboard:
+        with tempfile.TemporaryDirectory(prefix="tdbg-view-") as folder:
+            print(measure_tensorboard(Path(folder), args.steps, args.ranks, args.rounds))
     return int(args.check and (late > LIMIT_MS or first_ms > SLOWEST_MS or used_mb > LIMIT_MB))
 
 
