@@ -40,6 +40,7 @@ PREFLIGHT_START = "TDBG_PREFLIGHT_START"  # the variable that says where the pro
 PREFLIGHT_FOLDER = "preflight"  # where the files of a program that must write none stand, until the command has ended
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
+PRESSURE = "pressure"  # holds HOST-PID.jsonl, what pressed on that host: a sample every few seconds
 ALERTS = "alerts"  # holds HOST-PID.json, what became of `--on-finding` and `--notify` of that agent
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 # The only variables a run directory may hold: launchers', and no secrets.
