@@ -41,6 +41,7 @@ PREFLIGHT_FOLDER = "preflight"  # where the files of a program that must write n
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
 AGENTS = "nodes"  # holds HOST-PID.json for each further `tdbg run` of the same job
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
+PRESSURE = "pressure"  # holds HOST-PID.jsonl, what pressed on that host: a sample every few seconds
 ALERTS = "alerts"  # holds HOST-PID.json, what became of `--on-finding` and `--notify` of that agent
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 # The only variables a run directory may hold: launchers', and no secrets.

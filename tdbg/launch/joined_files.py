@@ -17,12 +17,19 @@ from typing import IO, Any, NamedTuple
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import open_regular, parse_json
-from tdbg.core.rundir import ALERTS, EVENTS, FINDINGS, UNWRITTEN, UPLOAD
+from tdbg.core.rundir import ALERTS, EVENTS, FINDINGS, PRESSURE, UNWRITTEN, UPLOAD
 from tdbg.core.sink_files import FOLDER as SINKS
 from tdbg.core.tables import format_size
 from tdbg.launch.joined_parts import Member, Part, Place, is_member_name, make_unique
 
-FOLDERS = ("hello", ALERTS, UPLOAD, UNWRITTEN, SINKS)  # a file for each process or host: they are put together
+FOLDERS = (
+    "hello",
+    ALERTS,
+    UPLOAD,
+    UNWRITTEN,
+    SINKS,
+    PRESSURE,
+)  # a file for each process or host: they are put together
 LINES = (FINDINGS, "notes.jsonl")  # appended to one another
 OUTPUT = ("stdout.log", "stderr.log")  # of `--tee`, one for each agent
 OTHER = "other"
@@ -64,7 +71,7 @@ def plan_copies(parts: Sequence[Part], places: Iterable[Place], shift_of: Callab
             plan.copies.append(Copy(source, f"{place.folder}/{name}", nbytes, shift_s))
     taken: set[str] = set()
     for part in parts:
-        plan.copies.extend(_plan_shared_files(part, taken, plan.left_out))
+        plan.copies.extend(_plan_shared_files(part, taken, shift_of(part), plan.left_out))
         plan.copies.extend(_plan_others(part, taken, shift_of(part), plan.left_out))
     return plan
 
@@ -77,11 +84,12 @@ def _iter_member_files(member: Member, left_out: list[str]) -> Iterator[tuple[Pa
             yield source, name, nbytes
 
 
-def _plan_shared_files(part: Part, taken: set[str], left_out: list[str]) -> Iterator[Copy]:
+def _plan_shared_files(part: Part, taken: set[str], shift_s: float, left_out: list[str]) -> Iterator[Copy]:
     """What stands beside the folders of the ranks."""
     for folder in FOLDERS:
         for source, name, nbytes in _iter_files(part.run.path / folder, left_out):
-            yield Copy(source, make_unique(f"{folder}/{name}", taken), nbytes)
+            moved_s = shift_s if folder == PRESSURE else 0.0
+            yield Copy(source, make_unique(f"{folder}/{name}", taken), nbytes, moved_s)
     for name in (*LINES, *OUTPUT):
         path = part.run.path / name
         for source, nbytes in _check_file(path, left_out):
@@ -150,18 +158,19 @@ def copy_file(copy: Copy, run: Path) -> None:
         else:
             opened = run_files.open_new(target, makes=True)
         with opened as file:
-            shift = _find_shift(os.path.basename(copy.target), copy.shift_s)
+            shift = _find_shift(copy.target, copy.shift_s)
             if shift is None:
                 shutil.copyfileobj(source, file, BLOCK_BYTES)
             else:
                 file.writelines(shift(line) for line in source)
 
 
-def _find_shift(name: str, shift_s: float) -> Callable[[bytes], bytes] | None:
+def _find_shift(target: str, shift_s: float) -> Callable[[bytes], bytes] | None:
     """How the lines of a file are shifted in time; None where it holds no times, or none is to be changed."""
     if not shift_s:
         return None
-    if name in JSON_TIMES:
+    name = os.path.basename(target)
+    if name in JSON_TIMES or target.startswith(f"{PRESSURE}/"):
         return lambda line: _shift_json_line(line, shift_s)
     if TEXT_LOG.fullmatch(name):
         return lambda line: _shift_text_line(line, timedelta(seconds=shift_s))

@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tdbg.core import events, run_files
 from tdbg.core.config import Settings
 from tdbg.core.events import Event, Finding, Trigger
 from tdbg.core.files import open_regular
 from tdbg.core.guard import guarded
+from tdbg.core.host import host_name
 from tdbg.core.output import print_messages
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, find_live_owner
 from tdbg.launch import metrics_findings
@@ -87,6 +88,7 @@ class Follower:
         with the reason, for people.
     alert: called, from the thread, with each finding.
     reply: called, from the thread, four times a second, to answer what ranks ask.
+    sample: called, from the thread, after each look, with the process of each rank of this host.
     speaks: False for an agent that joined another's run directory: it judges and may stop, but prints nothing
         and leaves report.json to the agent that made the directory.
     """
@@ -101,6 +103,7 @@ class Follower:
         profile: Callable[[], None] = lambda: None,
         alert: Callable[[Finding], None] = lambda finding: None,
         reply: Callable[[], None] = lambda: None,
+        sample: Callable[[Mapping[int, int]], None] = lambda ranks: None,
         speaks: bool = True,
     ) -> None:
         self.run = run
@@ -108,7 +111,7 @@ class Follower:
         self.judge = RuleEngine(run)
         self.speaks = speaks
         self._stop, self._capture, self._profile, self._alert = stop, capture, profile, alert
-        self._reply = reply
+        self._reply, self._sample = reply, sample
         self._stopped = False
         self._tails: dict[str, Tail] = {}
         self._lines_left = LIVE_LINES
@@ -183,10 +186,16 @@ class Follower:
             while not self._ending.is_set():
                 begun = time.thread_time()
                 self.poll_events()
+                self._sample(self._find_rank_pids())
                 rested_at = time.monotonic() + REST * (time.thread_time() - begun)
                 self._reply()
                 while not self._ending.wait(POLL_S) and time.monotonic() < rested_at:
                     self._reply()
+
+    def _find_rank_pids(self) -> dict[int, int]:
+        """The process of each rank of this host; none where there is one rank alone."""
+        host, starts = host_name(), [one.start for one in self.judge.view.list_rank_processes()]
+        return {one.rank: one.pid for one in starts if one is not None and one.host == host and one.world_size > 1}
 
     def _note_failure(self, error: BaseException) -> None:
         self._failed = f"{type(error).__name__}: {error}"

@@ -22,6 +22,7 @@ from tdbg.core.output import print_lines, print_messages, shared_terminal
 from tdbg.core.registry import points_of
 from tdbg.core.rundir import DELETED_SUFFIX, PREFLIGHT_FOLDER, STARTED_SUFFIX, RunDir
 from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, serving, uploading
+from tdbg.launch.host_pressure import HostSampler
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.run_follower import Follower
@@ -197,6 +198,7 @@ class Supervision:
             capture=self._request_capture,
             profile=self._request_profile,
             alert=messages.add_finding,
+            sample=HostSampler(self.run).sample_if_due,
             reply=lambda: sending.reply_to_ranks(self.run) if self.leads and self.settings.to else None,
             speaks=self.leads,
         )

@@ -15,6 +15,7 @@ from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule, overwrite_finding, read_observations
+from tdbg.rules._host_pressure import describe_pressure, read_samples
 from tdbg.rules._rank_looks import GroupKey, RankLooks, StepSample, limit_steps
 from tdbg.rules.text import format_ranks
 from tdbg.rules.view import View, get_launch_number
@@ -67,6 +68,7 @@ class _Slow(NamedTuple):
 class _Look(NamedTuple):
     step: int
     steps: int  # it stands for those since the one before
+    t: float  # when it was done
     step_ms: float
     ranks: dict[int, Phases]
     slow: _Slow | None
@@ -144,7 +146,9 @@ class SlowRank(Rule):
     DistributedDataParallel in the backward pass; where the program averages gradients itself, after it),
     that rank is the cause and they are its victims. It speaks when that is the same rank and phase in 9 of
     12 steps on record, for a fifth of the step and 5 ms; or where such steps, if seldom, add a second and
-    15 % of the time.
+    15 % of the time. Where samples of that
+    rank's host, taken by the supervisor, show something out of the ordinary since then, a line says what: a CPU
+    quota, more threads than CPUs, other processes, memory pressure, swap, the disk.
 
     Why it matters: Every step takes as long as that of the slowest rank. On N ranks one slow loader, host
     or logger wastes N times what it costs, and no rank's own figures show it: they all report the same
@@ -184,6 +188,7 @@ class SlowRank(Rule):
         )  # launch -> rank -> line -> share
         self._groups: defaultdict[GroupKey, _Group] = defaultdict(_Group)
         self._given: list[Finding] = []
+        self._view: View | None = None  # of the whole run, at its end
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
@@ -221,12 +226,13 @@ class SlowRank(Rule):
         for key, step, ranks in self._looks.collect_rank(process, world, 0, event.step, phases):
             waits_in = self._waits_in.get(key.launch, frozenset())
             if waits_in:
-                found += self._add_look(self._groups[key], key, step, ranks, waits_in)
+                found += self._add_look(self._groups[key], key, (step, event.t), ranks, waits_in)
         return found
 
     def _add_look(
-        self, group: _Group, key: GroupKey, step: int, ranks: dict[int, Phases], waits_in: frozenset[str]
+        self, group: _Group, key: GroupKey, at: tuple[int, float], ranks: dict[int, Phases], waits_in: frozenset[str]
     ) -> Iterable[Finding]:
+        step, t = at
         if not group.sample.has_step(step):
             return ()
         if key.launch in self._on_device:
@@ -234,7 +240,7 @@ class SlowRank(Rule):
         step_ms = statistics.median(map(sum, ranks.values()))
         slow = find_slow_rank(ranks, waits_in)
         steps = step - group.looks[-1].step if group.looks else 1
-        group.looks.append(_Look(step, steps, step_ms, ranks, slow if slow and slow.ms >= SHARE * step_ms else None))
+        group.looks.append(_Look(step, steps, t, step_ms, ranks, slow if slow and slow.ms >= SHARE * step_ms else None))
         if len(group.looks) > limit_steps(MAX_LOOKS, len(ranks)):
             group.thin_out()
         if slow is not None and steps == 1:
@@ -255,6 +261,7 @@ class SlowRank(Rule):
         return named if is_idle else None
 
     def finish(self, view: View) -> Iterable[Finding]:
+        self._view = view
         for key, group in self._groups.items():
             if group.named is None:
                 group.named = self._confirm(key, group, _find_bursts(group.looks))
@@ -262,6 +269,16 @@ class SlowRank(Rule):
                     yield from self.report_once(self._given, self._make_slow_finding(key, group, group.named))
             elif group.has_hits() and self._given and self._given[0].rank == group.named[0]:
                 overwrite_finding(self._given[0], self._make_slow_finding(key, group, group.named))
+
+    def _describe_host(self, rank: int, since_t: float) -> list[str]:
+        """What was out of the ordinary on the host of a rank since then; nothing while the run goes on."""
+        found = (
+            next((one for one in self._view.list_rank_processes() if one.rank == rank), None) if self._view else None
+        )
+        if self._view is None or found is None or found.start is None:
+            return []
+        samples = read_samples(self._view.run, found.start.host)
+        return describe_pressure(samples, rank, since_t, found.start.env.get("OMP_NUM_THREADS", ""))
 
     def _make_slow_finding(self, key: GroupKey, group: _Group, named: tuple[int, str]) -> Finding:
         rank, phase = named
@@ -279,6 +296,7 @@ class SlowRank(Rule):
             phase="input" if phase == "data" else "",
             evidence=[
                 *_format_lines(self._lines[key.launch], rank),
+                *self._describe_host(rank, compared[0].t),
                 _format_medians(f"rank {rank}", [look.ranks[rank] for look in hits]),
                 _format_medians(format_ranks(others), [look.ranks[who] for look in hits for who in others]),
                 f"compared in {format_count(len(compared), 'step')} on record of all ranks",

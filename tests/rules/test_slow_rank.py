@@ -1,5 +1,6 @@
 """TD-R010: which rank the others wait for, from the times of the same steps on all ranks."""
 
+import json
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -7,13 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from streams import Stream
+from streams import HOST, Stream
 
 from tdbg.core.events import Finding, Observation, Step
 from tdbg.core.observations.dataloader import DataWait
 from tdbg.core.observations.hang import TrainingLines
 from tdbg.core.observations.rank_batches import BatchChecksums
-from tdbg.core.rundir import ProcessDir
+from tdbg.core.rundir import PRESSURE, ProcessDir
 from tdbg.rules import r010_slow_rank
 from tdbg.rules.r010_slow_rank import Phases, find_slow_rank
 from tdbg.rules.rule_engine import RuleEngine, judge_run
@@ -225,3 +226,26 @@ def test_what_is_thinned_out_may_hold_all_delays(monkeypatch, make_stream):
     )
     run.record_exit(0)
     assert judge_run(run.run).trouble == []
+
+
+def write_samples(run: Stream, host: str, onset_t: float, others: float) -> None:
+    """Samples of a host, in which other processes take more from some moment on."""
+    folder = run.run.path / PRESSURE
+    folder.mkdir(exist_ok=True)
+    times = [onset_t + 0.001 * number for number in range(-5, 6)]
+    rows = [{"t": t, "cpus": 8, "others": others if t >= onset_t else 0.2} for t in times]
+    (folder / f"{host}-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_what_presses_on_the_host_of_the_slow_rank_is_told(make_stream: Callable[..., Stream]) -> None:
+    run = play_ranks(make_stream(), lambda step, rank: ("forward", 30.0 if rank == 1 and step >= 20 else 0.0))
+    onset_t = next(event.t for _, event in run.log if isinstance(event, Step) and event.step == 20)
+    write_samples(run, "elsewhere", onset_t, 7.0)
+    (found,) = find_slow(run)
+    assert not [line for line in found.evidence if "host" in line]
+    write_samples(run, HOST, onset_t, 6.1)
+    (found,) = find_slow(run)
+    assert "on its host: other processes use 6.1 of 8 CPUs (0.2 before)" in found.evidence
+    write_samples(run, HOST, onset_t, 0.3)
+    (found,) = find_slow(run)
+    assert not [line for line in found.evidence if "host" in line]

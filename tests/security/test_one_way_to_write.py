@@ -106,6 +106,7 @@ OTHER_READS = {
     "probes/hang/hang_watch.py": "/proc",
     "launch/demo_train.py": "Python's own library, as a text to train on",
     "launch/git_state.py": ".git, checked and limited",
+    "launch/host_pressure.py": "/proc and /sys",
     "launch/startup_files.py": "site-packages, which the user names",
     "launch/supervise.py": "/dev/tty",
     "logs/run_filter.py": "/dev/null",
