@@ -1,10 +1,14 @@
 """Time what `tdbg view` answers about a large run, and how much memory the server takes.
 
 python benchmarks/view.py [--steps N] [--ranks N] [--log-mb N] [--pages-mb N] [--rounds N] [--tensorboard] [--check]
+python benchmarks/view.py --live [--rounds N]
 
-The run is made up: so many step records over all ranks, and so much log and so many captured tensors on rank 0. Each address is asked in turn, in
-shuffled order. ``--check`` exits with 1 if 95 % of the answers take more than 200 ms, one more than 1 s (the overview, whose
+The run is made up: so many step records over all ranks, so much log and so many captured tensors on rank 0. Each address
+is asked in turn, in shuffled order. ``--check`` exits with 1 if 95 % of the answers take more than 200 ms, one more than 1 s (the overview, whose
 text is the first paint), or the server more than 200 MB.
+
+``--live`` trains with the same seeds, in turns with a viewer that asks as fast as it is answered and without one, prints the
+CPU seconds of each training, and exits with 1 if the final weights differ in a bit.
 """
 
 import argparse
@@ -175,6 +179,58 @@ class Server:
         return psutil.Process(self.process.pid).memory_info().rss / 1e6
 
 
+TRAINING = """
+import hashlib, json, time, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(256, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+begun = time.process_time()
+for _ in range(2000):
+    loss = (model(torch.randn(256, 64)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+used = time.process_time() - begun
+weights = b"".join(value.detach().numpy().tobytes() for value in model.parameters())
+print(json.dumps([hashlib.sha256(weights).hexdigest(), used]))
+"""
+WATCHED = ("overview", "status", "report", "logs", "metrics", "pages", "flags")
+
+
+def train_once(folder: Path, *, is_viewed: bool) -> tuple[str, float, int]:
+    """The digest of the final weights, the CPU seconds of the training, and the answers of the viewer meanwhile."""
+    (folder / "train.py").write_text(TRAINING, encoding="utf-8")
+    command = [sys.executable, "-m", "tdbg", "run", "--run-dir", "run", "--", sys.executable, "train.py"]
+    training = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    asked = 0
+    if is_viewed:
+        while not (folder / "run/rank0000/events.jsonl").exists() and training.poll() is None:
+            time.sleep(0.05)
+        server = Server(folder)
+        while training.poll() is None:
+            server.ask(f"/runs/run/{WATCHED[asked % len(WATCHED)]}")
+            asked += 1
+        server.process.terminate()
+        server.process.wait()
+    digest, used = json.loads(training.communicate()[0])
+    return digest, used, asked
+
+
+def compare_trainings(rounds: int) -> int:
+    """Train in turns, viewed and not."""
+    digests = set()
+    for _ in range(rounds):
+        for is_viewed in (False, True):
+            with tempfile.TemporaryDirectory(prefix="tdbg-view-") as folder:
+                digest, used, asked = train_once(Path(folder), is_viewed=is_viewed)
+            digests.add(digest)
+            print(
+                f"{'viewed' if is_viewed else 'alone':<8} {used:6.2f} s of CPU, {asked} answers, weights {digest[:12]}"
+            )
+    print("the final weights are the same bit for bit" if len(digests) == 1 else "THE FINAL WEIGHTS DIFFER")
+    return int(len(digests) > 1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python benchmarks/view.py")
     parser.add_argument("--steps", type=int, default=1_000_000)
@@ -184,7 +240,10 @@ def main() -> int:
     parser.add_argument("--tensorboard", action="store_true", help="also time TensorBoard on the same scalars")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--live", action="store_true")
     args = parser.parse_args()
+    if args.live:
+        return compare_trainings(min(args.rounds, 3))
     drawn = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="tdbg-view-") as folder:
         runs = make_run(Path(folder), args.steps, args.ranks, args.log_mb)
