@@ -92,7 +92,7 @@ _tdbg_kind() {
         'run --ranks') reply='RANGE' ;;
         'run --keep-steps') reply='N' ;;
         'run --capture') reply='LAYERS' ;;
-        'run --debugger') reply='NAME[:LAYERS]' ;;
+        'run --debugger') reply='DEBUGGER' ;;
         'run --capture-every') reply='N' ;;
         'run --capture-steps') reply='RANGE' ;;
         'run --capture-epochs') reply='EPOCHS' ;;
@@ -139,7 +139,7 @@ _tdbg_kind() {
         'profile --ranks') reply='RANGE' ;;
         'profile --keep-steps') reply='N' ;;
         'profile --capture') reply='LAYERS' ;;
-        'profile --debugger') reply='NAME[:LAYERS]' ;;
+        'profile --debugger') reply='DEBUGGER' ;;
         'profile --capture-every') reply='N' ;;
         'profile --capture-steps') reply='RANGE' ;;
         'profile --capture-epochs') reply='EPOCHS' ;;
@@ -399,6 +399,7 @@ _tdbg_words() {
         'IMAGE') reply='auto never kitty iterm sixel' ;;
         'KIND') reply='light memory shapes stacks flops full' ;;
         'SINK') reply='tensorboard wandb' ;;
+        'DEBUGGER') reply='activation-stats attention feature-map gradcam gradients layer-output inputs labels outputs' ;;
         'WHEN') reply='auto always never' ;;
         *) reply='' ;;
     esac
