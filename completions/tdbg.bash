@@ -93,7 +93,7 @@ _tdbg_kind() {
         'run --ranks') reply='RANGE' ;;
         'run --keep-steps') reply='N' ;;
         'run --capture') reply='LAYERS' ;;
-        'run --debugger') reply='NAME[:LAYERS]' ;;
+        'run --debugger') reply='DEBUGGER' ;;
         'run --capture-every') reply='N' ;;
         'run --capture-steps') reply='RANGE' ;;
         'run --capture-epochs') reply='EPOCHS' ;;
@@ -141,7 +141,7 @@ _tdbg_kind() {
         'profile --ranks') reply='RANGE' ;;
         'profile --keep-steps') reply='N' ;;
         'profile --capture') reply='LAYERS' ;;
-        'profile --debugger') reply='NAME[:LAYERS]' ;;
+        'profile --debugger') reply='DEBUGGER' ;;
         'profile --capture-every') reply='N' ;;
         'profile --capture-steps') reply='RANGE' ;;
         'profile --capture-epochs') reply='EPOCHS' ;;
@@ -405,6 +405,7 @@ _tdbg_words() {
         'IMAGE') reply='auto never kitty iterm sixel' ;;
         'KIND') reply='light memory shapes stacks flops full' ;;
         'SINK') reply='tensorboard wandb' ;;
+        'DEBUGGER') reply='activation-stats attention feature-map gradcam gradients layer-output inputs labels outputs' ;;
         'WHEN') reply='auto always never' ;;
         *) reply='' ;;
     esac

@@ -320,6 +320,18 @@ function __tdbg_SINK
     printf '%s\n' 'wandb'
 end
 
+function __tdbg_DEBUGGER
+    printf '%s\n' 'activation-stats'
+    printf '%s\n' 'attention'
+    printf '%s\n' 'feature-map'
+    printf '%s\n' 'gradcam'
+    printf '%s\n' 'gradients'
+    printf '%s\n' 'layer-output'
+    printf '%s\n' 'inputs'
+    printf '%s\n' 'labels'
+    printf '%s\n' 'outputs'
+end
+
 function __tdbg_WHEN
     printf '%s\n' 'auto'
     printf '%s\n' 'always'
@@ -371,7 +383,7 @@ complete -c tdbg -n '__tdbg_at \'run\'' -l steps -x -d 'Flags and levels look at
 complete -c tdbg -n '__tdbg_at \'run\'' -l ranks -x -d 'Flags and levels look on these ranks only: 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l keep-steps -x -d 'Step records kept for the report of a bad step.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l capture -x -d 'Capture tensors of layers (\'layers.*.attn:output,input,grad\'), batch or prediction; repeatable.'
-complete -c tdbg -n '__tdbg_at \'run\'' -l debugger -x -d 'Run a debugger on captured datapoints: gradcam:layer4, \'attention:layers.*\'; repeatable.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l debugger -x -a '(__tdbg_DEBUGGER)' -d 'Run a debugger on captured datapoints: gradcam:layer4, \'attention:layers.*\'; repeatable.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l capture-stats -d 'Keep statistics of captured tensors, not the tensors.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l capture-every -x -d 'Capture every Nth step.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l capture-steps -x -d 'Capture these steps only: 100:200,500.'
@@ -434,7 +446,7 @@ complete -c tdbg -n '__tdbg_at \'profile\'' -l steps -x -d 'Flags and levels loo
 complete -c tdbg -n '__tdbg_at \'profile\'' -l ranks -x -d 'Flags and levels look on these ranks only: 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l keep-steps -x -d 'Step records kept for the report of a bad step.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l capture -x -d 'Capture tensors of layers (\'layers.*.attn:output,input,grad\'), batch or prediction; repeatable.'
-complete -c tdbg -n '__tdbg_at \'profile\'' -l debugger -x -d 'Run a debugger on captured datapoints: gradcam:layer4, \'attention:layers.*\'; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l debugger -x -a '(__tdbg_DEBUGGER)' -d 'Run a debugger on captured datapoints: gradcam:layer4, \'attention:layers.*\'; repeatable.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-stats -d 'Keep statistics of captured tensors, not the tensors.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-every -x -d 'Capture every Nth step.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-steps -x -d 'Capture these steps only: 100:200,500.'

@@ -18,6 +18,7 @@ LISTED = (
     "IMAGE",
     "KIND",
     "SINK",
+    "DEBUGGER",
     "WHEN",
 )
 # Completed by looking at the disk: any file, any folder, either, a run (a folder, or a name under ./tdbg_runs).

@@ -97,7 +97,7 @@ OPTIONS: Options = {
     ),
     "debugger": Option(
         ("--debugger",),
-        "NAME[:LAYERS]",
+        "DEBUGGER",
         "Run a debugger on captured datapoints: gradcam:layer4, 'attention:layers.*'; repeatable.",
         group=CAPTURE,
     ),

@@ -1,6 +1,7 @@
 """The values of each kind of option, for completions and the manual: (word, a line about it or nothing)."""
 
 from tdbg.core import config
+from tdbg.core.capture import DATAPOINT_DEBUGGERS, LAYER_DEBUGGERS
 from tdbg.core.flags import FLAGS, PRESETS
 from tdbg.core.profiling import KINDS
 from tdbg.core.terminal import COLOR_MODES
@@ -28,6 +29,7 @@ def list_words(kind: str) -> Words:
         "LOG_LEVEL": config.LOG_LEVELS,
         "IMAGE": IMAGES,
         "KIND": tuple(KINDS),
+        "DEBUGGER": (*LAYER_DEBUGGERS, *DATAPOINT_DEBUGGERS),
         "WHEN": COLOR_MODES,
     }
     return [(word, "") for word in choices.get(kind, ())]
