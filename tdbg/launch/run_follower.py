@@ -186,11 +186,15 @@ class Follower:
             while not self._ending.is_set():
                 begun = time.thread_time()
                 self.poll_events()
-                self._sample(self._find_rank_pids())
+                with guarded("what other systems have in /proc", self._stop_sampling):
+                    self._sample(self._find_rank_pids())
                 rested_at = time.monotonic() + REST * (time.thread_time() - begun)
                 self._reply()
                 while not self._ending.wait(POLL_S) and time.monotonic() < rested_at:
                     self._reply()
+
+    def _stop_sampling(self, error: BaseException) -> None:
+        self._sample = lambda ranks: None
 
     def _find_rank_pids(self) -> dict[int, int]:
         """The process of each rank of this host; none where there is one rank alone."""

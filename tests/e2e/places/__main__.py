@@ -128,12 +128,18 @@ def run_hosts(folder: Path, runs: tuple[str, str], fault: str, steps: int, *, ah
     if action:
         wait_for_steps(folder / runs[1] / "rank0001" / "events.jsonl")
         if action == "cut":
-            run_quietly("ip", "netns", "exec", "tdbg-b", "ip", "link", "set", "cable-b", "down")
+            switch_cable("down")
         time.sleep(80 if action == "cut" else 40)
         for host in hosts:
             host.terminate()
     for host in hosts:
         host.wait(PATIENCE_S)
+    switch_cable("up")
+
+
+def switch_cable(state: str) -> None:
+    """Plug the cable of host b in (``up``) or out (``down``)."""
+    run_quietly("ip", "netns", "exec", "tdbg-b", "ip", "link", "set", "cable-b", state)
 
 
 def wait_for_steps(events: Path) -> None:
