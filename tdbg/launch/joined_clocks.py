@@ -20,6 +20,7 @@ BLOCK_STEPS, MOST_BLOCKS = 5, 16
 RANKS_READ = 2  # of each part and launch
 AGREE_S = 0.05  # clocks closer than this are left as they are
 MOST_SPREAD_S = 0.5
+MOST_OFFSET_S = 1e9  # more is no clock
 
 StepTimes = dict[tuple[int, int], float]  # (launch, step) -> when it ended
 
@@ -61,7 +62,7 @@ def compare_clocks(first: Part, other: Part) -> Clock:
     if len(differences) < LEAST_STEPS:
         return Clock(None, 0.0, len(differences))
     spread_s = measure_spread(differences)
-    if spread_s > MOST_SPREAD_S:
+    if not spread_s <= MOST_SPREAD_S or not abs(differences[0]) <= MOST_OFFSET_S:  # nor where one is NaN
         return Clock(None, spread_s, len(differences))
     return Clock(statistics.median(differences), spread_s, len(differences))
 

@@ -5,6 +5,7 @@ It is made under another name beside its place and renamed when it is whole: wha
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -107,7 +108,7 @@ def _write_exit(part: Part, run: Path, shift_s: float) -> None:
     if not isinstance(child, dict) or not isinstance(child.get("pid"), int) or ended is None:
         return
     event = ChildExit(t=part.last_t + shift_s, host=str(child.get("host", "")), pid=child["pid"], code=ended)
-    name = f"{part.host}-{child['pid']}".replace("/", "-")
+    name = re.sub(r"[^\w.-]", "_", f"{part.host[:100]}-{child['pid']}", flags=re.ASCII)
     handle = run_files.open_append(run / joined_files.OTHER / name / EVENTS, makes=True)
     with os.fdopen(handle, "ab") as file:
         file.write(encode(event))

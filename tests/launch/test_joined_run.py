@@ -373,6 +373,21 @@ def test_torn_foreign_and_missing_events(hosts: Hosts, capsys: pytest.CaptureFix
     assert (hosts.out / "rank0001" / "events.jsonl").read_bytes().endswith(b'{"type":"step","v":1,"t":17')
 
 
+def test_times_and_names_that_nothing_real_has(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
+    hosts.make_host("a", 0)
+    run = hosts.make_host("b", 1).run
+    lines = (run.path / "rank0001" / "events.jsonl").read_text().splitlines()
+    rows = [{**json.loads(line), "t": 1e300} for line in lines]
+    (run.path / "rank0001" / "events.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n".replace(": ", ":").replace(", ", ",") for row in rows)
+    )
+    run.update_info(host="x\0/../\x1b[31m" * 40, start=float("nan"), child={"pid": 7, "host": ["b"]})
+    assert hosts.join() == 0
+    said = capsys.readouterr()
+    assert "clock not aligned" in said.out and "\x1b" not in said.out
+    assert [path.name for path in (hosts.out / "other").iterdir() if not path.name.isascii()] == []
+
+
 def test_ten_thousand_ranks(hosts: Hosts) -> None:
     for name, ranks in (("a", range(5000)), ("b", range(5000, 10_000))):
         run = Stream(hosts.folder / name)
