@@ -5,10 +5,8 @@ hundred such connections would keep the user's own browser out.
 """
 
 import asyncio
-from typing import Any
 
 import msgspec
-import uvicorn
 from starlette.types import Message, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -113,21 +111,3 @@ async def send_in_pieces(send: Send, message: Message) -> None:
         piece = bytes(body[start : start + PIECE_BYTES])
         goes_on = start + PIECE_BYTES < len(body) or message.get("more_body", False)
         await send({**message, "body": piece, "more_body": goes_on})
-
-
-def build_config(app: Any, **more: Any) -> uvicorn.Config:
-    """How uvicorn serves: quietly, with these connections."""
-    return uvicorn.Config(
-        app,
-        http=TimedConnection,
-        log_level="critical",  # what fails is answered
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=10,
-        timeout_graceful_shutdown=1,
-        lifespan="off",
-        ws="none",
-        **more,
-    )

@@ -22,7 +22,7 @@ from tdbg.core.guard import describe_error
 from tdbg.core.webpage import find_styled_ids, load_plotly_script
 from tdbg.viewer.access import AccessControl, refuse
 from tdbg.viewer.answers.server import WrongTokenError
-from tdbg.viewer.connections import build_config
+from tdbg.viewer.connections import TimedConnection
 from tdbg.viewer.routes import API, ConflictError, Download, Route, TooLargeError, build_openapi, list_routes
 from tdbg.viewer.run_library import Served, UnknownRunError
 
@@ -208,6 +208,23 @@ def bind_socket(port: int) -> socket.socket:
             f"cannot listen on {LOOPBACK}:{port}: {why}", "choose another --port; 0 takes a free one"
         ) from None
     return found
+
+
+def build_config(app: AccessControl) -> uvicorn.Config:
+    """How uvicorn serves: quietly, with these connections."""
+    return uvicorn.Config(
+        app,
+        http=TimedConnection,
+        log_level="critical",  # what fails is answered
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=1,
+        lifespan="off",
+        ws="none",
+    )
 
 
 def serve(app: AccessControl, listener: socket.socket) -> None:

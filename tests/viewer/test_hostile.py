@@ -24,7 +24,7 @@ from playwright.sync_api import Browser
 
 from tdbg.viewer import connections
 from tdbg.viewer.routes import list_routes
-from tdbg.viewer.server import bind_socket
+from tdbg.viewer.server import bind_socket, build_config
 
 from .conftest import Client, unpack_recording
 from .test_pages import CHROMIUM, PAGES, Server, Watched, chromium  # noqa: F401 (a fixture)
@@ -242,7 +242,7 @@ def impatient(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(connections, "REQUEST_S", 0.5)
     monkeypatch.setattr(connections, "STALL_S", 0.5)
     listener = bind_socket(0)
-    server = uvicorn.Server(connections.build_config(client.app))
+    server = uvicorn.Server(build_config(client.app))
     server.config.timeout_keep_alive = 1
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
