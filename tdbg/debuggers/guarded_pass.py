@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 def explain_obstacle(module: nn.Module, call: "Call") -> str:
     """Why the model of this call must not run a second time; empty if it may."""
+    refusal = explain_refusal(module)  # first: a sharded model has hooks, too
+    if refusal:
+        return refusal
     for path, part in unwrap_module(module).named_modules():
         if has_foreign_hooks(part):
             return f"{path or 'the model'} has hooks of the program, which would run twice"
     if any(is_compiled(part) for part in module.modules()):
         return "the model is compiled (torch.compile)"
-    if call.has_changed_arguments():
-        return "the model changes its inputs in place"
-    return explain_refusal(module)
+    return "the model changes its inputs in place" if call.has_changed_arguments() else ""
 
 
 @contextlib.contextmanager
