@@ -86,6 +86,7 @@ def judge_answer(trial: str, said: str, *wanted: str) -> bool:
 def two_namespaces(folder: Path) -> Iterator[None]:
     """Two network namespaces with a cable between them, and a hosts file that both may use."""
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{ip} host-{n}\n" for n, ip in HOSTS.items()))
+    delete_namespaces()  # of a trial that was killed
     try:
         for name in HOSTS:
             run_quietly("ip", "netns", "add", f"tdbg-{name}")
@@ -98,8 +99,12 @@ def two_namespaces(folder: Path) -> Iterator[None]:
             run_quietly(*inside, "link", "set", "lo", "up")
         yield
     finally:
-        for name in HOSTS:
-            subprocess.run(["ip", "netns", "del", f"tdbg-{name}"], capture_output=True, check=False)
+        delete_namespaces()
+
+
+def delete_namespaces() -> None:
+    for name in HOSTS:
+        subprocess.run(["ip", "netns", "del", f"tdbg-{name}"], capture_output=True, check=False)
 
 
 def start_host(name: str, folder: Path, run: str, fault: str, steps: int, ahead: bool) -> "subprocess.Popen[bytes]":
@@ -111,7 +116,7 @@ def start_host(name: str, folder: Path, run: str, fault: str, steps: int, ahead:
     words = [
         *("ip", "netns", "exec", f"tdbg-{name}", "unshare", "-um", "bash", "-c", setting_up, str(folder)),
         *(sys.executable, "-m", "tdbg", "run", "--run-dir", run, "--", sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-id={fault}{int(ahead)}"),
+        *("--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-id={fault}"),
         *(f"--rdzv-endpoint={HOSTS['a']}:29500", f"--local-addr={HOSTS[name]}"),
         *(str(HERE / "train.py"), fault, str(steps)),
     ]
