@@ -410,7 +410,7 @@ complete -c tdbg -n '__tdbg_at \'run\'' -l disk-budget -x -d 'Bytes that a rank 
 complete -c tdbg -n '__tdbg_at \'run\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
 complete -c tdbg -n '__tdbg_at \'run\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l progress-every -x -d 'Time between progress lines; with --tee, a terminal has one live line.'
-complete -c tdbg -n '__tdbg_at \'run\'' -l serve -x -d 'Serve the viewer on 127.0.0.1 while the run goes on; without a port on any free one.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l serve -x -d 'Serve the viewer on 127.0.0.1 while the run goes on; default: any free port.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l preflight -d 'Test the model on the first batch, then end before the first update; files that the program writes are discarded.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l dry-run -d 'Print what would be done, and do nothing.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l exec -d 'Replace the tdbg process with the command: no live findings, no verdict.'
@@ -473,7 +473,7 @@ complete -c tdbg -n '__tdbg_at \'profile\'' -l disk-budget -x -d 'Bytes that a r
 complete -c tdbg -n '__tdbg_at \'profile\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l progress-every -x -d 'Time between progress lines; with --tee, a terminal has one live line.'
-complete -c tdbg -n '__tdbg_at \'profile\'' -l serve -x -d 'Serve the viewer on 127.0.0.1 while the run goes on; without a port on any free one.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l serve -x -d 'Serve the viewer on 127.0.0.1 while the run goes on; default: any free port.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l dry-run -d 'Print what would be done, and do nothing.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l exec -d 'Replace the tdbg process with the command: no live findings, no verdict.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -s q -l quiet -d 'Print only errors, and one line at the end.'
@@ -496,19 +496,19 @@ complete -c tdbg -n '__tdbg_at \'report\'' -s h -l help -d 'Show this page and e
 complete -c tdbg -n '__tdbg_at \'report\'' -a '(__tdbg_runs)'
 
 # tdbg runs
-complete -c tdbg -n '__tdbg_at \'runs\'' -a ls -d 'List the runs of a folder, the newest first: state, verdict, length, last loss.'
+complete -c tdbg -n '__tdbg_at \'runs\'' -a ls -d 'List the runs of a folder, the newest first: state, verdict, duration, last loss.'
 complete -c tdbg -n '__tdbg_at \'runs\'' -a prune -d 'Remove old runs, after asking.'
 complete -c tdbg -n '__tdbg_at \'runs\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg runs ls
-complete -c tdbg -n '__tdbg_at \'runs ls\'' -l limit -x -d 'At most so many runs; 0: all. [default: 20]'
+complete -c tdbg -n '__tdbg_at \'runs ls\'' -l limit -x -d 'Show at most N runs; 0 shows all. [default: 20]'
 complete -c tdbg -n '__tdbg_at \'runs ls\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'runs ls\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'runs ls\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'runs ls\'' -a '(__fish_complete_directories)'
 
 # tdbg runs prune
-complete -c tdbg -n '__tdbg_at \'runs prune\'' -l keep -x -d 'So many of the newest runs stay.'
+complete -c tdbg -n '__tdbg_at \'runs prune\'' -l keep -x -d 'Keep the N newest runs.'
 complete -c tdbg -n '__tdbg_at \'runs prune\'' -l older -x -d 'Only runs that ended longer ago than this: 12h, 30d, 8w.'
 complete -c tdbg -n '__tdbg_at \'runs prune\'' -l dry-run -d 'Print what would go, and remove nothing.'
 complete -c tdbg -n '__tdbg_at \'runs prune\'' -l yes -d 'Do not ask.'

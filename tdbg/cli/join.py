@@ -4,9 +4,9 @@ from tdbg.core.command_spec import Args, Argument, Command, Option, Options
 
 HELP = """Join the run directories that several hosts wrote into one run.
 
-    For hosts without a common file system: run `tdbg run` on each, bring the directories together, join them,
+    For hosts without a shared file system: run `tdbg run` on each, bring the directories together, join them,
     and every command reads them as one run. Ranks keep their numbers, restarts are attempts. Where clocks differ,
-    times are shifted by the steps that all ranks did together, or it is said that they are not aligned. All files
+    times are shifted by the steps that all ranks did together, or tdbg says that they are not aligned. All files
     are copied; the directories stay as they are.
 
     Examples:

@@ -191,7 +191,7 @@ OPTIONS: Options = {
     "serve": Option(
         ("--serve",),
         "PORT",
-        "Serve the viewer on 127.0.0.1 while the run goes on; without a port on any free one.",
+        "Serve the viewer on 127.0.0.1 while the run goes on; default: any free port.",
         group=LAUNCH,
         value=int,
         least=0,

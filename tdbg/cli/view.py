@@ -65,9 +65,9 @@ def view_runs(args: ViewArgs) -> int:
     print_lines([address])
     if "SSH_CONNECTION" in os.environ:
         print_messages(
-            f"from your own machine first: ssh -N -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{host_name()}"
+            f"to open it from your own machine, run there first: ssh -N -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{host_name()}"
         )
-    print_messages("Ctrl-C ends it")
+    print_messages("press Ctrl-C to stop")
     served = Served(library, sessions, args.control)
     with contextlib.ExitStack() as open_page:
         if args.open:

@@ -604,7 +604,7 @@ def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
     alone = [name for name, source in origin.items() if name.startswith("capture_") and source == "option"]
     if alone and not settings.captures:
         raise TdbgError(
-            f"--{alone[0].replace('_', '-')} needs --capture",
+            f"--{alone[0].replace('_', '-')} needs --capture or --debugger",
             "name layers: --capture 'layers.*.attn:output'",
         )
 

@@ -256,7 +256,7 @@ class RunDir:
             return cls._locate_run(None)
         if given.name == str(where) and (begun := cls._find_by_prefix(given.name)):
             return begun
-        raise TdbgError(f"there is no run {given}", f"`ls {RUNS}` shows the runs of this folder")
+        raise TdbgError(f"there is no run {given}", "`tdbg runs` lists those of this folder")
 
     @classmethod
     def _find_by_prefix(cls, name: str) -> "RunDir | None":

@@ -76,10 +76,10 @@ class Capture(Probe):
 
     Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
             epochs and phases asked for; what the loader gave for the call (``batch``) and what the root returned
-            (``prediction``); what the debuggers that `--debugger` names give. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
+            (``prediction``); what the debuggers that `--debugger` names give. The ids of a batch are
+            ``meta_info['idx']`` of it, else the sampler's indices.
     Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing, PLACE for one that matches
-            at one place below the root alone; OVER when the bytes asked for
-            are used up; FAILED when the disk takes no more; DONE at the end: passes, bytes, what was left out and why.
+            at one place below the root alone; OVER when the bytes asked for are used up; FAILED when the disk takes no more; DONE at the end: passes, bytes, what was left out and why.
     Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
             budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
     Limits: of passes that run side by side in several threads the first is captured, the others are counted; of a
@@ -275,7 +275,8 @@ class Capture(Probe):
         content = None if batch is None else batch.content
         if content is None and "batch" in self.parts:
             self._note(
-                "capture-no-batch", "--capture batch: no batch of a DataLoader fits the call: kept its arguments"
+                "capture-no-batch",
+                "--capture batch: no DataLoader batch matches this call of the model; its arguments were kept instead",
             )
         return find_parts(content, module, call)
 

@@ -47,7 +47,7 @@ class Clock(NamedTuple):
         if not self.shift_s:
             return f"clock agrees within {max(abs(self.offset_s), self.spread_s) * 1e3:.0f} ms over {shared}"
         word = "ahead" if self.offset_s > 0 else "behind"
-        return f"clock {abs(self.offset_s):.3f} s {word} by {shared}: its times are shifted"
+        return f"clock {abs(self.offset_s):.3f} s {word} (measured over {shared}); its times are shifted"
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for run.json."""

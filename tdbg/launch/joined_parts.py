@@ -172,7 +172,7 @@ def _check_over(part: Part) -> None:
     alive = is_process_alive(noted.get("pid"), noted.get("host"), noted.get("started"))
     is_fresh = time.time() - part.last_t < SILENT_S
     if not has_ended(part.info) and (alive or is_fresh):
-        raise TdbgError(f"{part.name} may still go on: its end is not noted", "join after it has ended")
+        raise TdbgError(f"{part.name} may still be running: no end is recorded", "join after it has ended")
 
 
 def _check_distinct(parts: Sequence[Part]) -> None:
@@ -188,13 +188,13 @@ def _check_same_job(first: Part, other: Part) -> None:
     """TdbgError unless two parts are of one job, as far as commands, world sizes and launchers' ids tell."""
     hint = "join the directories of one run: the same command, started once on each host"
     if normalize_command(first.info) != normalize_command(other.info):
-        raise TdbgError(f"{other.name} is a run of another command than {first.name}", hint)
+        raise TdbgError(f"{first.name} and {other.name} ran different commands", hint)
     if max(first.begin_t, other.begin_t) - min(first.last_t, other.last_t) > MOST_APART_S:
         raise TdbgError(f"{first.name} and {other.name} did not run at the same time", hint)
     sizes = first.world_sizes, other.world_sizes
     if all(sizes) and not sizes[0] & sizes[1]:
         text = " and ".join(join_limited(sorted(size)) for size in sizes)
-        raise TdbgError(f"{first.name} and {other.name} have other world sizes: {text}", hint)
+        raise TdbgError(f"{first.name} and {other.name} have different world sizes: {text}", hint)
     keys = [{one.job_key for one in part.members if one.job_key} for part in (first, other)]
     if all(keys) and not keys[0] & keys[1]:
         raise TdbgError(f"{other.name} is of another job than {first.name}: their launchers' ids differ", hint)

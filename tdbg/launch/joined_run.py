@@ -51,7 +51,7 @@ class Joined(NamedTuple):
     def list_warnings(self) -> list[str]:
         """What is not as it should be."""
         missing = list_missing_ranks(self.parts)
-        return [*([f"of ranks {missing} there is no directory"] if missing else []), *self.plan.left_out]
+        return [*([f"no directory holds ranks {missing}"] if missing else []), *self.plan.left_out]
 
 
 def join_runs(paths: Sequence[str], out: Path) -> Joined:
@@ -95,7 +95,8 @@ def _write_run(joined: Joined, out: Path) -> None:
         os.rename(draft, out)
     except OSError as error:
         raise TdbgError(
-            f"cannot join: {error.filename or out}: {error.strerror or error}", "fix that; nothing was written"
+            f"cannot join: {error.filename or out}: {error.strerror or error}",
+            "nothing was written; mend this and run `tdbg join` again",
         ) from None
     finally:
         with contextlib.suppress(OSError):

@@ -26,7 +26,7 @@ class RunEntry:
     """A run in a list. Times in seconds since 1970. duration_s: until now while it goes on.
 
     title: of the finding that the verdict begins with; empty where there is none, or no verdict (severity is None then,
-    "none" where nothing was found).
+    "none" where nothing was found). verdict: the same in words, also where there is no finding.
     """
 
     name: str
@@ -36,6 +36,7 @@ class RunEntry:
     command: list[str] = field(default_factory=list)
     severity: str | None = None
     title: str = ""
+    verdict: str = ""
     codes: list[str] = field(default_factory=list)
     steps: int | None = None
     loss: float | str | None = None
@@ -71,6 +72,7 @@ def describe_run_entry(run: RunDir) -> RunEntry:
     ranks = [row for row in _as_list(report.get("ranks")) if isinstance(row, dict)]
     findings = [one for one in _as_list(report.get("findings")) if isinstance(one, dict)]
     ended = report.get("exit")
+    title = f"{findings[0].get('code')} {findings[0].get('title')}" if findings else ""
     return RunEntry(
         name=run.path.name,
         state="ended" if is_over else "running",
@@ -78,7 +80,8 @@ def describe_run_entry(run: RunDir) -> RunEntry:
         duration_s=max(until - start, 0.0) if start is not None and until is not None else None,
         command=[str(word) for word in _as_list(info.get("command"))],
         severity=str(report.get("worst_severity") or "none") if report else None,
-        title=f"{findings[0].get('code')} {findings[0].get('title')}" if findings else "",
+        title=title,
+        verdict=title or str(report.get("headline", "")).removeprefix("verdict: ").partition(";")[0],
         codes=[str(one.get("code")) for one in findings],
         steps=max((row["steps"] for row in ranks if isinstance(row.get("steps"), int)), default=None),
         loss=next((row["loss"] for row in ranks if isinstance(row.get("loss"), int | float | str)), None),
@@ -119,7 +122,7 @@ def select_old_runs(
             continue
         obstacle = run_files.describe_write_obstacle(path)
         if not has_ended(info):
-            kept.append(f"{path.name} is kept: it may still go on")
+            kept.append(f"{path.name} is kept: it may still be running")
         elif obstacle:
             kept.append(f"{path.name} is kept: {obstacle}")
         else:

@@ -21,7 +21,7 @@ from tdbg.core.output import print_messages
 from tdbg.core.rundir import RunDir
 from tdbg.launch import orphans
 
-PACKAGES = ("starlette", "uvicorn")
+PACKAGES = ("starlette", "uvicorn", "plotly")
 LOOPBACK = "127.0.0.1"
 GRACE_S = 3.0  # after it was told to end
 PREFIX = "tdbg: "
@@ -95,7 +95,7 @@ class RunViewer:
     def _read_error(self) -> str:
         self._said.seek(0)
         lines = self._said.read(10_000).decode(errors="replace").splitlines()
-        return lines[0].removeprefix(PREFIX) if lines else "it said nothing"
+        return lines[0].removeprefix(PREFIX) if lines else "it ended without a message"
 
     def stop(self) -> None:
         """End it as Ctrl-C does, so that what it has started ends too."""

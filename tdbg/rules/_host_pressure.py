@@ -29,14 +29,14 @@ class _Sign(NamedTuple):
 
 
 SIGNS = (
-    _Sign("throttled", 0.1, "its CPU quota ({quota:g} CPUs) stops it {now:.0%} of the time{before:.0%}", 0.2),
+    _Sign("throttled", 0.1, "throttled by its CPU quota ({quota:g} CPUs) {now:.0%} of the time{before:.0%}", 0.2),
     _Sign("memory_stall", 0.1, "processes wait for memory {now:.0%} of the time{before:.0%}", 0.2),
-    _Sign("swapped_in_mb", 1.0, "{now:.3g} MB/s come back from swap{before:.3g}", 5.0),
+    _Sign("swapped_in_mb", 1.0, "swap-in {now:.3g} MB/s{before:.3g}", 5.0),
     _Sign("others", 0.4, "other processes use {now:.1f} of {cpus:g} CPUs{before:.1f}"),
     _Sign("io_stall", 0.2, "processes wait for the disk {now:.0%} of the time{before:.0%}"),
-    _Sign("iowait", 0.4, "{now:.1f} CPUs are idle because of the disk{before:.1f}"),
-    _Sign("steal", 0.2, "the hypervisor takes {now:.1f} CPUs{before:.1f}"),
-    _Sign("runnable", 2.0, "{now:.0f} threads want to run on {cpus:g} CPUs{before:.0f}"),
+    _Sign("iowait", 0.4, "I/O wait: {now:.1f} CPUs{before:.1f}"),
+    _Sign("steal", 0.2, "CPU steal: {now:.1f} CPUs{before:.1f}"),
+    _Sign("runnable", 2.0, "{now:.0f} runnable threads on {cpus:g} CPUs{before:.0f}"),
     _Sign("cpu_stall", 0.3, "processes wait for a CPU {now:.0%} of the time{before:.0%}"),
 )
 

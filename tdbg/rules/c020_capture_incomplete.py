@@ -66,7 +66,7 @@ class CaptureIncomplete(KindsRule):
                 "model.forward(x) or model.encode(x), instead of the model itself"
             )
             advice = "capture before scripting; call model(x)"
-        title = f"--capture: nothing was captured: {why}"
+        title = f"{'--capture' if settings.capture else '--debugger'}: nothing was captured: {why}"
         found = self.make_finding(title, phase="capture", cause=cause, try_next=advice)
         return (found,)
 
@@ -143,8 +143,8 @@ class CaptureIncomplete(KindsRule):
             rank=process.rank,
             phase="capture",
             evidence=[*kept, *(f"{path}: {why}" for path, why in skipped.items())],
-            cause=f"tensors could not be stored {format_count(skips, 'time')}",
-            try_next="choose other layers, or capture other kinds of tensors",
+            cause=f"left out {format_count(skips, 'time')}",
+            try_next="choose other layers or kinds of tensors; what runs the model again also works in the program: `tdbg.debuggers`",
         )
 
     def _make_lost_finding(self, process: ProcessDir, lost: dict[str, int], kept: list[str]) -> Finding:

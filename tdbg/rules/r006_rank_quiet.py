@@ -21,7 +21,7 @@ MAX_EPISODES = 64  # of one process
 MAX_COUNTS = 8  # groups whose calls a rank tells
 ALL_QUIET = 4.0  # times its limit: so long every rank must have made no progress, where none is missed by the others
 WAITING = ("collective", "wait", "backward", "init", "device")
-ADVICE_ON_MUTUAL_WAIT = "see why one of them did not come to the other's line; `tdbg stacks` shows where each rank is"
+ADVICE_ON_MUTUAL_WAIT = "find out why the ranks call different collectives; `tdbg stacks` shows where each rank is"
 SURE = ("collective", "init")  # the call itself has not returned
 ACTIVITIES = {
     "sleep": "asleep",
@@ -294,13 +294,13 @@ class RankQuiet(Rule):
         first, waiting = case.first_wait, {episode.rank for episode in case.waiting}
         others = format_ranks(case.elsewhere)
         return self.make_finding(
-            f"{format_ranks(waiting)} {'has' if len(waiting) == 1 else 'have'} waited in {first.current_operation} for"
-            f" {case.lasted_s:.0f} s since step {first.step}, for {others} of another host, not in this run directory",
+            f"{format_ranks(waiting)} {'has' if len(waiting) == 1 else 'have'} waited {case.lasted_s:.0f} s in"
+            f" {first.current_operation} since step {first.step} for {others} of another host (not in this run directory)",
             severity="error",
             first_step=first.step,
             phase="collective",
             evidence=[_describe_episode(episode) for episode in sorted(case.waiting, key=_get_rank)[:4]],
-            cause="a rank of another host, or the network between the hosts: this run directory does not tell",
+            cause="a rank of the other host, or the network between the hosts: its records are not in this run directory",
             try_next="`tdbg join` the run directories of all hosts, then `tdbg report`; or run with a shared --run-dir",
         )
 
@@ -440,8 +440,8 @@ def _explain_mutual_wait(case: _Case) -> str:
     rarer, other = case.missing[0], case.first_wait
     cause = "one of them took another branch than the other, left out a call, or left the loop"
     if rarer.alike < other.alike:
-        often = f"made {format_count(rarer.alike, 'such call')} before" if rarer.alike else "not done that before"
-        cause += f"; rank {rarer.rank} is in {rarer.current_operation} and has {often}"
+        often = f"only {format_count(rarer.alike, 'time')} before" if rarer.alike else "never before"
+        cause += f"; rank {rarer.rank} made such a call of {rarer.current_operation} {often}"
     return cause
 
 

@@ -146,9 +146,9 @@ class SlowRank(Rule):
     DistributedDataParallel in the backward pass; where the program averages gradients itself, after it),
     that rank is the cause and they are its victims. It speaks when that is the same rank and phase in 9 of
     12 steps on record, for a fifth of the step and 5 ms; or where such steps, if seldom, add a second and
-    15 % of the time. Where samples of that
-    rank's host, taken by the supervisor, show something out of the ordinary since then, a line says what: a CPU
-    quota, more threads than CPUs, other processes, memory pressure, swap, the disk.
+    15 % of the time. Where samples of that rank's host, taken by the supervisor, show something out of the
+    ordinary since it became slow, a line says what: a CPU quota, more threads than CPUs, other processes, memory
+    pressure, swap, the disk, a lower CPU frequency.
 
     Why it matters: Every step takes as long as that of the slowest rank. On N ranks one slow loader, host
     or logger wastes N times what it costs, and no rank's own figures show it: they all report the same

@@ -118,7 +118,9 @@ def format_watched(row: WatchedRow | None, level: str) -> str:
         else ""
     )
     if row["ranks_elsewhere"]:
-        seen += f"; not in this run directory: {format_ranks(row['ranks_elsewhere'])} of another host (`tdbg join`)"
+        seen += (
+            f"; {format_ranks(row['ranks_elsewhere'])} of another host: not in this run directory (`tdbg join` adds it)"
+        )
     higher = f", at times {row['level']}" if row["level"] != level else ""
     armed = f"; {row['rules_armed']} of {format_count(row['rules'], 'check')} active" if row["rules"] else ""
     return f"watched (--level {level}{higher}): {seen}{hooked}{armed}"

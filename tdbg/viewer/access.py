@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tdbg.viewer.connections import send_in_pieces
-from tdbg.viewer.sessions import SESSION_PATH, Sessions
+from tdbg.viewer.sessions import OPEN_AGAIN, SESSION_PATH, Sessions
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 MAX_TEXT = 1_000  # of what a refusal says: it may repeat what was asked
@@ -58,15 +58,15 @@ class AccessControl:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if len(headers.getlist("host")) != 1 or _strip_port(host) not in LOCAL_NAMES:
-            return refuse(403, "this name does not lead here", "use the address that `tdbg view` printed")
+            return refuse(403, "unknown Host header", f"open {OPEN_AGAIN}")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
-            return refuse(403, "requests of other pages are refused", "use the address that `tdbg view` printed")
+            return refuse(403, "cross-origin request refused", f"open {OPEN_AGAIN}")
         path = scope["path"]
         if not path.startswith(PROTECTED) or path == SESSION_PATH:
             return None
         if not self._sessions.is_known(headers.get("authorization", "")):
-            return refuse(401, "the session is missing or not known", "open the address that `tdbg view` printed")
+            return refuse(401, "the session is missing or not known", f"open {OPEN_AGAIN}")
         return None
 
 

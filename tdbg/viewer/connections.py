@@ -94,7 +94,9 @@ class TimedConnection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Say that this was no request, as every refusal is said."""
-        problem = Problem(error="this is no request of HTTP", try_next="or its address or headers are too long")
+        problem = Problem(
+            error="not a valid HTTP request, or its URL or headers are too long", try_next="send a well-formed request"
+        )
         body = msgspec.json.encode(problem)
         head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)

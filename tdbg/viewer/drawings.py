@@ -29,7 +29,7 @@ LARGE_BYTES = 4 << 20  # of events: from here on they are not read while somebod
 MAX_KEPT = 16
 REST = 5.0  # a run that goes on is drawn again after so many times what it took
 FRESH_S = 2.0  # so long a quick drawing serves, though the files have grown
-UNFINISHED = "the whole verdict is being drawn: findings are those told during the run, curves show a sample"
+UNFINISHED = "the full verdict is being computed; shown so far: findings reported during the run, and sampled curves"
 Stamp = tuple[tuple[str, int, int], ...]
 
 

@@ -40,7 +40,7 @@ REFUSALS = {
     400: "A parameter is wrong.",
     401: "The session is missing or not known.",
     403: "The request comes from another page, or under another name of this machine.",
-    404: "There is no such thing.",
+    404: "Not found.",
     409: "The run is in no state for it, or a file of it cannot be read.",
     413: "The body is too long.",
 }

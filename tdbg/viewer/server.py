@@ -37,7 +37,7 @@ SHARED = {
     **dict.fromkeys(("trace.css", "trace.js"), "tdbg.traces"),
 }
 STATUSES = {WrongTokenError: 401, UnknownRunError: 404, ConflictError: 409, TooLargeError: 413}
-HTTP_ERRORS = {404: "there is nothing at this address", 405: "not with this method"}
+HTTP_ERRORS = {404: "no such endpoint", 405: "method not allowed"}
 PLOTLY = "plotly.js"
 
 
@@ -77,7 +77,7 @@ def _make_endpoint(served: Served, one: Route) -> Callable[[Request], Any]:
         if one.query is not None:
             given["query"] = _parse_query(request, one.query)
         elif request.query_params:
-            raise TdbgError("this address takes no parameters", "leave out what stands behind the ?")
+            raise TdbgError("this endpoint takes no parameters", "remove the query string")
         if one.body is not None:
             given["body"] = msgspec.json.decode(await _read_body(request), type=one.body)
         if one.streams:
@@ -111,7 +111,9 @@ def _guard_endpoint(answer: Callable[[Request], Any]) -> Callable[[Request], Any
         except (msgspec.MsgspecError, RecursionError) as error:
             return refuse(400, str(error), "")
         except OSError as error:
-            return refuse(409, f"a file of the run cannot be read: {error.strerror}", "who may read it?")
+            return refuse(
+                409, f"a file of the run cannot be read: {error.strerror}", "check the permissions of the file"
+            )
 
     return answer_or_refuse
 

@@ -3,6 +3,8 @@
 import hmac
 import secrets
 
+# What leads to a session again.
+OPEN_AGAIN = "the URL with #token=... that `tdbg view` or `tdbg run --serve` printed"
 SESSION_PATH = "/api/v1/session"
 MAX_SESSIONS = 1_000
 

@@ -60,7 +60,9 @@ def test_the_newest_come_first_with_their_verdicts(runs: Path, capsys: pytest.Ca
     write_report(
         bad, worst_severity="critical", findings=found, ranks=[{"steps": 40, "loss": "nan"}], exit={"text": ""}
     )
-    write_report(make_run(runs, "20261102-100000-b", age_days=1), worst_severity=None, findings=[], ranks=[], exit={})
+    calm = make_run(runs, "20261102-100000-b", age_days=1)
+    headline = "verdict: no problem found in what was watched; 1 rank, 40 steps; exit 0"
+    write_report(calm, worst_severity=None, findings=[], ranks=[], exit={}, headline=headline)
     make_run(runs, "20261103-100000-c")
     make_live_run(runs, "20261104-100000-d")
     assert main(["runs", "--json"]) == 0
@@ -75,7 +77,8 @@ def test_the_newest_come_first_with_their_verdicts(runs: Path, capsys: pytest.Ca
     assert rows[3]["duration_s"] == pytest.approx(10, abs=0.01)
     assert main(["runs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "none drawn yet" in lines[1] and "tdbg report draws it" in lines[2] and "nothing found" in lines[3]
+    assert "still running" in lines[1] and "tdbg report computes it" in lines[2]
+    assert "no problem found in what was watched" in lines[3]
     assert "TD-N001 first NaN at step 7 (+1)" in lines[4] and "10.0 s" in lines[4]
 
 
@@ -180,7 +183,7 @@ def test_a_run_that_goes_on_stays(runs: Path, capsys: pytest.CaptureFixture[str]
     make_run(runs, "ended", age_days=90)
     assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
     assert list_left(runs) == ["elsewhere", "live", "unknown"]
-    assert "live is kept: it may still go on" in capsys.readouterr().err
+    assert "live is kept: it may still be running" in capsys.readouterr().err
 
 
 def test_a_run_of_a_supervisor_that_is_gone_goes(runs: Path) -> None:
@@ -232,7 +235,7 @@ def test_without_a_terminal_it_does_not_guess(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "which runs may go is not said"),
+        ([], "missing option: --keep N or --older AGE"),
         (["--keep", "-1"], "--keep"),
         (["--older", "30"], "--older cannot be '30'"),
         (["--older", "d"], "--older cannot be 'd'"),

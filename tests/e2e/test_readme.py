@@ -126,4 +126,4 @@ def test_the_page_of_the_viewer_is_served_until_ctrl_c(command_folder: Path) -> 
         _, said = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
-    assert (process.returncode, "Ctrl-C ends it" in said, "Traceback" in said) == (0, True, False), said
+    assert (process.returncode, "press Ctrl-C to stop" in said, "Traceback" in said) == (0, True, False), said

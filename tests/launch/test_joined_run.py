@@ -154,7 +154,9 @@ def test_times_are_shifted_to_one_clock(hosts: Hosts, ahead_s: float, capsys: py
     (folder / "records.jsonl").write_text(f'{{"time": "{WRITTEN}", "message": "x"}}\n{{"torn')
     assert hosts.join() == 0
     word = "ahead" if ahead_s > 0 else "behind"
-    assert re.search(rf"clock \d+\.\d+ s {word} by 20 common steps: its times are shifted", capsys.readouterr().out)
+    assert re.search(
+        rf"clock \d+\.\d+ s {word} \(measured over 20 common steps\); its times are shifted", capsys.readouterr().out
+    )
     pairs = zip(hosts.read_steps("rank0000"), hosts.read_steps("rank0001"), strict=True)
     assert max(abs(one.t - other.t) for one, other in pairs) < 0.01
     log = (hosts.out / "rank0001" / "info_log_rank1.txt").read_text().splitlines()
@@ -297,10 +299,10 @@ def test_a_live_run(hosts: Hosts, refuse: Refuse) -> None:
     run = hosts.make_host("b", 1).run
     me = {"pid": os.getpid(), "host": os.uname().nodename}
     run.update_info(end=None, exit=None, supervisor=me)
-    refuse("may still go on")
+    refuse("may still be running")
     (run.path / "rank0001" / "events.jsonl").open("ab").write(b'{"type":"note","v":1,"t":99999999999.0}\n')
     run.update_info(supervisor={"pid": 1, "host": "elsewhere"})
-    refuse("may still go on")
+    refuse("may still be running")
 
 
 def test_a_run_that_was_killed_long_ago_is_joined_as_ended(hosts: Hosts) -> None:
@@ -368,7 +370,7 @@ def test_torn_foreign_and_missing_events(hosts: Hosts, capsys: pytest.CaptureFix
     (path / "rank0007").mkdir()
     assert hosts.join(str(path), str(hosts.folder / "c")) == 0
     said = capsys.readouterr()
-    assert "pipe is left out" in said.err and "of ranks 0, 3 there is no directory" in said.err
+    assert "pipe is left out" in said.err and "no directory holds ranks 0, 3" in said.err
     assert len(hosts.read_steps("rank0001")) == 20
     assert (hosts.out / "rank0001" / "events.jsonl").read_bytes().endswith(b'{"type":"step","v":1,"t":17')
 

@@ -21,13 +21,13 @@ def make_samples(before: dict[str, Any], after: dict[str, Any], count: int = 5) 
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
-        ({"quota": 1.5, "throttled": 0.01}, {"quota": 1.5, "throttled": 0.45}, "its CPU quota (1.5 CPUs) stops it 45% of the time (1% before)"),
+        ({"quota": 1.5, "throttled": 0.01}, {"quota": 1.5, "throttled": 0.45}, "throttled by its CPU quota (1.5 CPUs) 45% of the time (1% before)"),
         ({}, {"others": 1.6, "cpu_stall": 0.9}, "other processes use 1.6 of 2 CPUs (0.1 before)"),
-        ({"memory_stall": 0.0}, {"memory_stall": 0.3, "swapped_in_mb": 40.0}, "processes wait for memory 30% of the time (0% before), and 40 MB/s come back from swap"),
+        ({"memory_stall": 0.0}, {"memory_stall": 0.3, "swapped_in_mb": 40.0}, "processes wait for memory 30% of the time (0% before), and swap-in 40 MB/s"),
         ({"io_stall": 0.1}, {"io_stall": 0.8}, "processes wait for the disk 80% of the time (10% before)"),
         ({}, {"threads": {"0": 10, "1": 40}}, "rank 1 has 40 threads on 2 CPUs (10 before, OMP_NUM_THREADS=32)"),
         ({"ghz": 3.0}, {"ghz": 1.2}, "its CPUs run at 1.2 GHz (3 before)"),
-        ({"runnable": 4}, {"runnable": 12, "cpu_stall": 0.9}, "12 threads want to run on 2 CPUs (4 before)"),
+        ({"runnable": 4}, {"runnable": 12, "cpu_stall": 0.9}, "12 runnable threads on 2 CPUs (4 before)"),
         ({}, {"cpu_stall": 0.9}, "processes wait for a CPU 90% of the time (5% before)"),
     ],
 )  # fmt: skip

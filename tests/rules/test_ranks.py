@@ -68,7 +68,7 @@ def test_ranks_of_another_host_with_a_directory_of_its_own_are_not_judged(make_s
     assert find_first(run, "TD-R001", 1).title == "rank 3 never took a step"
     row = run.judge_stream(1).watched
     assert row is not None and row["ranks_elsewhere"] == [0, 1]
-    assert "not in this run directory: ranks 0-1 of another host (`tdbg join`)" in format_watched(row, "basic")
+    assert "ranks 0-1 of another host: not in this run directory (`tdbg join` adds it)" in format_watched(row, "basic")
 
 
 def test_a_host_that_came_to_this_directory_and_has_no_rank_is_missing(make_stream):

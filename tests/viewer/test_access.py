@@ -25,7 +25,7 @@ def test_without_a_session_nothing_is_said(client: Client, path: str, headers: d
     assert answer.status_code == 401
     assert answer.json() == {
         "error": "the session is missing or not known",
-        "try_next": "open the address that `tdbg view` printed",
+        "try_next": "open the URL with #token=... that `tdbg view` or `tdbg run --serve` printed",
     }
 
 

@@ -253,7 +253,9 @@ def test_a_page_without_a_session_says_what_to_do(chromium: Browser, server: Ser
     context = chromium.new_context()
     page = context.new_page()
     page.goto(f"{server.root}/runs/single/overview")
-    expect(page.locator(".state")).to_contain_text("open the address that `tdbg view` printed")
+    expect(page.locator(".state")).to_contain_text(
+        "open the URL with #token=... that `tdbg view` or `tdbg run --serve` printed"
+    )
     assert "token" not in page.url
     context.close()
 

@@ -3,19 +3,19 @@
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_messages
 
-HELP = """List the runs of a folder, the newest first: state, verdict, length, last loss.
+HELP = """List the runs of a folder, the newest first: state, verdict, duration, last loss.
 
         tdbg runs
         tdbg runs ls /data/runs --limit 50
         tdbg runs --json
 
-    The verdict is the one that was drawn when the run ended; `tdbg report RUN` draws it anew. Exits with 1 if there is no run.
+    The verdict is the one that was saved when the run ended; `tdbg report RUN` computes it anew. Exits with 1 if there is no run.
     """
 OPTIONS: Options = {
-    "limit": Option(("--limit",), "N", "At most so many runs; 0: all.", least=0),
+    "limit": Option(("--limit",), "N", "Show at most N runs; 0 shows all.", least=0),
     "json": JSON,
 }
-COLUMNS = ("run", "state", "length", "steps", "last loss", "verdict")
+COLUMNS = ("run", "state", "duration", "steps", "last loss", "verdict")
 ARGUMENT = Argument("DIR", "The folder of the runs; ./tdbg_runs if left out.", field="folder", many=False)
 
 
@@ -39,7 +39,9 @@ def list_runs(args: LsArgs) -> int:
 
     folder = Path(args.folder or RUNS)
     if args.folder is not None and not folder.is_dir():
-        raise TdbgError(f"there is no folder {folder}", "name the folder that --run-dir or ./tdbg_runs is in")
+        raise TdbgError(
+            f"there is no folder {folder}", "name the folder that holds the run directories, such as ./tdbg_runs"
+        )
     paths = list_run_paths(folder)
     shown = paths[: args.limit or len(paths)]
     entries = [describe_run_entry(RunDir(path)) for path in shown]
@@ -55,8 +57,8 @@ def list_runs(args: LsArgs) -> int:
             more = f" (+{len(one.codes) - 1})" if len(one.codes) > 1 else ""
             return clip_text(one.title, 70) + more
         if one.severity is None:
-            return "none drawn yet" if one.state == "running" else "none drawn: tdbg report draws it"
-        return f"nothing found, {one.exit}" if one.exit and one.exit != "exit 0" else "nothing found"
+            return "still running" if one.state == "running" else "none saved: tdbg report computes it"
+        return f"{one.verdict}, {one.exit}" if one.exit and one.exit != "exit 0" else one.verdict
 
     rows = [
         (one.name, one.state, format_length(one.duration_s), one.steps, format_figure(one.loss), describe_verdict(one))

@@ -15,11 +15,11 @@ HELP = """Remove old runs, after asking.
         tdbg runs prune --older 30d
         tdbg runs prune --keep 20 --older 30d --dry-run
 
-    With both options a run goes only if it is none of the newest and older. A run that may still go on, or that another
-    user owns, stays; a link is neither followed nor removed.
+    With both options, a run is removed only if it is not among the N newest and ended longer than AGE ago. A run that
+    may still be running, or that another user owns, is kept; a link is neither followed nor removed.
     """
 OPTIONS: Options = {
-    "keep": Option(("--keep",), "N", "So many of the newest runs stay.", least=0, shows_default=False),
+    "keep": Option(("--keep",), "N", "Keep the N newest runs.", least=0, shows_default=False),
     "older": Option(("--older",), "AGE", "Only runs that ended longer ago than this: 12h, 30d, 8w."),
     "dry_run": Option(("--dry-run",), "", "Print what would go, and remove nothing."),
     "yes": Option(("--yes",), "", "Do not ask."),
@@ -50,7 +50,7 @@ def prune_runs(args: PruneArgs) -> int:
     from tdbg.launch.run_list import list_run_paths, measure_run, remove_leftovers, remove_run, select_old_runs
 
     if args.keep == NOT_GIVEN and not args.older:
-        raise TdbgError("which runs may go is not said", "write --keep 20, --older 30d, or both")
+        raise TdbgError("missing option: --keep N or --older AGE", "write --keep 20, --older 30d, or both")
     folder = Path(args.folder or RUNS)
     if not folder.is_dir():
         raise TdbgError(f"there is no folder {folder}", "name the folder that the runs are in")
@@ -73,7 +73,9 @@ def prune_runs(args: PruneArgs) -> int:
         try:
             remove_run(path)
         except OSError as error:
-            raise TdbgError(f"cannot remove {path}: {error.strerror or error}", "see who owns what is in it") from None
+            raise TdbgError(
+                f"cannot remove {path}: {error.strerror or error}", "check who owns the files in it"
+            ) from None
     print_lines([f"removed {what}"])
     return 0
 

@@ -6,7 +6,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.version import __version__
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
-from tdbg.viewer.sessions import SESSION_PATH
+from tdbg.viewer.sessions import OPEN_AGAIN, SESSION_PATH
 
 
 class Token(msgspec.Struct):
@@ -37,7 +37,7 @@ def open_session(served: Served, body: Token) -> Session:
     """Give a session for the token."""
     session = served.sessions.open_session(body.token)
     if session is None:
-        raise WrongTokenError("the token is wrong", "open the address that `tdbg view` printed last")
+        raise WrongTokenError("the token is wrong", f"open {OPEN_AGAIN}")
     return Session(session)
 
 

@@ -178,7 +178,7 @@ addEventListener("click", event => {
 try {
   await openSession();
   if (session) canControl = (await request("/server", {})).control, await showPage();
-  else fillNav(readAddress()), showState(content, "This page has no session: open the address that `tdbg view` printed.", true);
+  else fillNav(readAddress()), showState(content, "Not signed in: open the URL with #token=... that `tdbg view` or `tdbg run --serve` printed.", true);
 } catch (error) {
   showState(content, error.message + (error.tryNext ? ": " + error.tryNext : ""), true);
 }

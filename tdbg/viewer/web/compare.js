@@ -44,7 +44,7 @@ async function fillCurves(root, names, listed, ask) {
   const keysOf = listed.map(one => new Set(one.series.map(series => series.key)));
   const keys = [...[...keysOf[0]].filter(key => keysOf[1].has(key)), ...[...keysOf[0]].filter(key => !keysOf[1].has(key)), ...[...keysOf[1]].filter(key => !keysOf[0].has(key))];
   if (!keys.length) return appendElement("p", "Neither run has logged a metric.", section, "note");
-  appendElement("p", "Of each run the lowest rank that logged the key. A star is the best value as it was logged.", section, "note");
+  appendElement("p", "Each curve shows the lowest rank that logged the key. The star marks the best logged value (not smoothed).", section, "note");
   const tools = addCurveTools(appendElement("p", undefined, section, "tools"), draw), charts = appendElement("div", undefined, section);
   charts.id = "charts";
   let asked = 0;

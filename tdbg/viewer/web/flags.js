@@ -9,10 +9,10 @@ export async function showFlags({root, base, ask, send, canControl}) {
   if (found.state !== "running") told.textContent = "The run has ended: these are its last level and flags.";
   else if (!canControl) told.textContent = "Read-only: `tdbg view --control` lets this page change them.";
   async function change(body) {
-    told.textContent = "Asking ...";
+    told.textContent = "Sending ...";
     try {
       const answer = await send(base + "/flags", body);
-      told.textContent = `Asked: all ranks switch at step ${answer.at_step}.`;
+      told.textContent = `Requested: all ranks switch at step ${answer.at_step}.`;
     } catch (error) {
       told.textContent = error.message + (error.tryNext ? ": " + error.tryNext : "");
     }
@@ -25,7 +25,7 @@ export async function showFlags({root, base, ask, send, canControl}) {
   }
   const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "wide");
   const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
-  for (const name of ["flag", "on", "observations", "what it shows"]) appendElement("th", name, head, name === "observations" ? "number" : "");
+  for (const name of ["flag", "on", "observations", "description"]) appendElement("th", name, head, name === "observations" ? "number" : "");
   for (const flag of found.flags) {
     const row = appendElement("tr", undefined, body);
     appendElement("td", flag.name, row);

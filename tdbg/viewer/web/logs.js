@@ -19,7 +19,7 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
   }
   const label = appendElement("label", undefined, form), collapse = appendElement("input", undefined, label);
   collapse.type = "checkbox", collapse.id = "logs-collapse", collapse.checked = place.get("collapse") === "true";
-  label.append(" ranks that write alike once");
+  label.append(" merge identical records of all ranks");
   appendElement("button", "Filter", form).type = "submit";
   form.addEventListener("submit", event => {
     event.preventDefault();
@@ -53,7 +53,7 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
       after = "";
     }
     more.disabled = false, more.hidden = !after;
-    if (!after && !count && told.textContent.startsWith("0 records")) told.textContent = "No record fits.";
+    if (!after && !count && told.textContent.startsWith("0 records")) told.textContent = "No record matches.";
   }
   more.addEventListener("click", addRecords);
   await addRecords();

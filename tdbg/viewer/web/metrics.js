@@ -11,10 +11,10 @@ export async function showMetrics({root, base, run, ask, addressOf, showState}) 
   const steps = addStepTools(appendElement("p", undefined, root, "tools"), new URLSearchParams(location.search),
     step => [[`Logs of step ${step}`, `${addressOf(run, "logs")}?kind=both&steps=${step}`]], drawAnswers);
   const table = appendElement("details", undefined, root), charts = appendElement("div", undefined, root);
-  appendElement("summary", "latest, best, least and most", table);
+  appendElement("summary", "latest, best, min and max", table);
   charts.id = "charts";
   const value = point => point ? point.value : null, step = point => point ? point.step : null;
-  fillRows(appendElement("div", undefined, table, "scroll"), ["key", "rank", "unit", "latest", "at step", "best", "at step", "least", "most", "values", "not finite"],
+  fillRows(appendElement("div", undefined, table, "scroll"), ["key", "rank", "unit", "latest", "at step", "best", "at step", "min", "max", "values", "not finite"],
     listed.series.map(one => [one.key, one.rank, one.unit, value(one.latest), step(one.latest), value(one.best), step(one.best), value(one.least), value(one.most), one.count, one.not_finite]));
 
   let asked = 0, wanted = [], answers = [];

@@ -21,7 +21,7 @@ export async function showRuns({root, ask, showState, link, addressOf, open}) {
     addTick(run.name, appendElement("td", undefined, row));
     appendElement("td", undefined, row).append(link(addressOf(run.name, "overview"), run.name));
     appendElement("td", run.state, row);
-    appendElement("td", run.title ? cutText(run.title, 120) + (run.codes.length > 1 ? ` (+${run.codes.length - 1})` : "") : run.severity ? "nothing found" : run.state === "running" ? "not yet" : "none was drawn", row, run.severity || "");
+    appendElement("td", run.title ? cutText(run.title, 120) + (run.codes.length > 1 ? ` (+${run.codes.length - 1})` : "") : run.severity ? run.verdict : run.state === "running" ? "still running" : "none saved: `tdbg report` computes it", row, run.severity || "");
     appendElement("td", formatDuration(run.duration_s), row, "number");
     appendElement("td", formatNumber(run.steps), row, "number");
     appendElement("td", formatNumber(run.loss), row, "number");

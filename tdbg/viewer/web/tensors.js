@@ -3,7 +3,7 @@ const MAX_ROWS = 500;
 
 export async function showTensors({root, base, ask, addressOf, run, link, showState}) {
   const place = new URLSearchParams(location.search), found = await ask(base + "/pages", {datapoints: true});
-  if (!found.datapoints) return showState(root, "Nothing was captured in this run: `tdbg run --capture LAYER` does.");
+  if (!found.datapoints) return showState(root, "No tensors were captured in this run: use `tdbg run --capture LAYER`.");
   const list = numberDatapoints(found.list);
   if (place.get("key") !== null) return showDatapoint({root, base, ask, addressOf, run, link, place, list});
   root.replaceChildren();
