@@ -40,7 +40,9 @@ def view_runs(args: ViewArgs) -> int:
     """Serve until Ctrl-C."""
     import getpass
     import os
+    import threading
     import webbrowser
+    from urllib.parse import quote
 
     from tdbg.core.errors import TdbgError
     from tdbg.core.host import host_name
@@ -60,7 +62,7 @@ def view_runs(args: ViewArgs) -> int:
     sessions, library = Sessions(), RunLibrary(args.run)
     listener = bind_socket(args.port)
     port = listener.getsockname()[1]
-    page = f"/runs/{library.only.path.name}/overview" if library.only is not None else "/runs"
+    page = f"/runs/{quote(library.only.path.name, safe='')}/overview" if library.only is not None else "/runs"
     address = f"http://{LOOPBACK}:{port}{page}#token={sessions.token}"
     print_lines([address])
     if "SSH_CONNECTION" in os.environ:
@@ -71,7 +73,8 @@ def view_runs(args: ViewArgs) -> int:
     served = Served(library, sessions, args.control)
     with contextlib.ExitStack() as open_page:
         if args.open:
-            webbrowser.open(open_page.enter_context(write_redirect(address)))
+            page = open_page.enter_context(write_redirect(address))
+            threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()  # one in the terminal stays
         try:
             serve(build_app(served), listener)
         finally:

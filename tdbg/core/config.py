@@ -215,6 +215,10 @@ class Selection:
             return self.every == 1 or number % self.every == 0
         return any(low <= number <= high and (number - low) % self.every == 0 for low, high in self._steps)
 
+    def is_past(self, number: int) -> bool:
+        """True if neither this step nor a later one is one to look at."""
+        return bool(self._steps) and all(high < number for _, high in self._steps)
+
     def is_rank_selected(self, number: int) -> bool:
         """True if this rank is one to look on."""
         return not self._ranks or any(low <= number <= high for low, high in self._ranks)

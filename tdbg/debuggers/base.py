@@ -122,6 +122,20 @@ class ForwardDebugger(BaseDebugger):
         """What each call of the layer gave in this thread's last pass, first to last."""
         return tuple(self._thread_calls.kept)
 
+    def take_calls(self) -> tuple[list[Any], int]:
+        """What the layer's calls gave in this thread so far, and how many more there were; they are let go."""
+        calls = self._thread_calls
+        kept, dropped = list(calls.kept), calls.dropped
+        calls.clear()
+        return kept, dropped
+
+    def give_calls(self, calls: tuple[list[Any], int]) -> None:
+        """Put back what `take_calls` took, in the place of what there is."""
+        mine = self._thread_calls
+        mine.clear()
+        mine.kept.extend(calls[0])
+        mine.dropped = calls[1]
+
     def forward_hook_fn(self, module: nn.Module, input: Any, output: Any) -> None:
         """The layer's forward hook; for ``register_forward_hook`` too, where `attach` is not wanted."""
         if torch.compiler.is_compiling():
@@ -149,9 +163,7 @@ class ForwardDebugger(BaseDebugger):
         Of several calls it is what the last one gave, with those before it, in order, under ``earlier_calls`` (and
         ``calls_dropped``, if there were more than are kept); a list of all where they are no mappings.
         """
-        calls = self._thread_calls
-        kept, dropped = list(calls.kept), calls.dropped
-        calls.clear()
+        kept, dropped = self.take_calls()
         return join_calls(kept, dropped) if self._hook_guard.on else None
 
     def attach(self, model: nn.Module) -> Hooks:

@@ -42,9 +42,14 @@ def find_parts(content: object, module: nn.Module, call: "Call") -> dict[str, ob
     arguments = name_arguments(module, call)
     if content is None:
         only = next(iter(arguments.values())) if len(arguments) == 1 else None
-        return split_batch(only, is_input=bool) if isinstance(only, Mapping) else _split_arguments(arguments)
+        return split_batch(only, is_input=_is_given) if isinstance(only, Mapping) else _split_arguments(arguments)
     given = [value for name, value in arguments.items() if name.lower() not in LABELS]
     return split_batch(content, lambda value: shares_tensors(value, given))
+
+
+def _is_given(value: object) -> bool:
+    """Of what the model was given, every piece is an input but those that are named as labels."""
+    return True
 
 
 def name_arguments(module: nn.Module, call: "Call") -> dict[str, object]:

@@ -64,9 +64,8 @@ class Gradients(ForwardDebugger):
         return arrived
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, object]:
-        calls = self._thread_calls
-        kept, dropped = [_one_call(arrived) for arrived in calls.kept], calls.dropped
-        calls.clear()
+        calls, dropped = self.take_calls()
+        kept = [_one_call(arrived) for arrived in calls]
         result = {"layer_name": self.layer_name, **(join_calls(kept, dropped) or {}), **self._of_parameters(model)}
         if self.switched_off:
             result["note"] = self.missing(model)

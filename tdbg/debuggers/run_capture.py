@@ -226,6 +226,7 @@ class Capture(Probe):
             not ("batch" in self.parts or self.debuggers)
             or self._over
             or not self.selection.is_rank_selected(self.monitor.rank)
+            or self.selection.is_past(self.monitor.running_step)
         ):
             return False
         return not self.monitor.settings.capture_on or self.monitor.running_step < self.monitor.capture_until

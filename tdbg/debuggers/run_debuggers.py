@@ -51,15 +51,29 @@ class RunningDebugger:
 
 @dataclass
 class _Pending:
-    """A pass of which a debugger waits for the gradients."""
+    """A pass of which a debugger waits for the gradients. calls: what the layer gave in it, once the pass is over."""
 
     running: RunningDebugger
     module: "weakref.ref[nn.Module]"
     copied: "Copied"
+    calls: tuple[list[Any], int] | None = None
 
     @property
     def has_arrived(self) -> bool:
-        return bool(getattr(self.running.debugger, "has_arrived", True))
+        debugger = self.running.debugger
+        if self.calls is None or not isinstance(debugger, ForwardDebugger):
+            return bool(getattr(debugger, "has_arrived", True))
+        now = debugger.take_calls()  # of a pass that runs
+        debugger.give_calls(self.calls)
+        try:
+            return bool(getattr(debugger, "has_arrived", True))
+        finally:
+            debugger.give_calls(now)
+
+    @property
+    def is_of_failed_pass(self) -> bool:
+        """True, when another pass begins, of one that did not come to its end."""
+        return self.calls is None and isinstance(self.running.debugger, ForwardDebugger)
 
 
 class RunDebuggers:
@@ -83,8 +97,11 @@ class RunDebuggers:
 
     def attach(self, module: nn.Module) -> None:
         """Hook what is to be looked at, until `detach`."""
+        self._pending = [pending for pending in self._pending if not pending.is_of_failed_pass]
         for running in self._list_running(module):
             with self._guard(running):
+                if isinstance(running.debugger, ForwardDebugger):
+                    running.debugger.take_calls()  # of a pass that raised
                 self._hooks.add(running.debugger.attach(module))
                 _put_first(module, running.debugger)
 
@@ -103,7 +120,15 @@ class RunDebuggers:
             if not running.debugger.after_backward:
                 with self._guard(running):
                     found[running.name] = self._ask_debugger(running, module, call, datapoint)
+            elif isinstance(running.debugger, ForwardDebugger):
+                self._put_aside(running, running.debugger.take_calls())
         return {name: value for name, value in found.items() if not _is_nothing(value)}
+
+    def _put_aside(self, running: RunningDebugger, calls: tuple[list[Any], int]) -> None:
+        """A pass is over: what its layers gave waits for the gradients of this pass, whichever comes meanwhile."""
+        for pending in self._pending:
+            if pending.running is running and pending.calls is None:
+                pending.calls = calls
 
     def _ask_debugger(
         self, running: RunningDebugger, module: nn.Module, call: "Call", datapoint: Mapping[str, object]
@@ -137,7 +162,10 @@ class RunDebuggers:
         module, value = pending.module(), None
         if module is not None:
             with self._guard(pending.running):
-                value = _resolve_output(pending.running.debugger, module, {})
+                debugger = pending.running.debugger
+                if pending.calls is not None and isinstance(debugger, ForwardDebugger):
+                    debugger.give_calls(pending.calls)
+                value = _resolve_output(debugger, module, {})
         return value
 
     # which debuggers

@@ -403,6 +403,8 @@ class Tap:
         if copied is self._copied:
             self.copy_entry(name, value)
             return
+        if not self._is_parked(copied):
+            return  # it was handed over, to make room: a thread writes it
         if is_number_list(value):
             copied.scalars[name] = value
             return

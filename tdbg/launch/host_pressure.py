@@ -76,6 +76,8 @@ def _compute_rates(last: Reading, now: Reading, own_pids: set[int]) -> dict[str,
         for name, value in now.counters.items()
         if name in last.counters
     }
+    if "throttled" in rates:
+        rates["throttled"] = min(rates["throttled"], 1.0)  # the kernel adds it up over CPUs
     busy = rates.pop("busy", None)
     if busy is not None and now.processes:
         own = sum(
@@ -159,7 +161,7 @@ class System:
                 yield from (("load", _to_number(words[0])), ("runnable", _to_number(words[3].partition("/")[0])))
         yield from self._iter_frequency()
         if hasattr(os, "sched_getaffinity"):
-            yield "cpus", float(len(os.sched_getaffinity(0)))
+            yield from (("cpus", float(len(os.sched_getaffinity(0)))), ("host_cpus", float(os.cpu_count() or 1)))
 
     def _iter_frequency(self) -> Iterator[tuple[str, float]]:
         lines = [
@@ -208,8 +210,10 @@ class System:
             return
         for pid in pids if len(pids) <= MOST_PROCESSES else ():
             words = "".join(self._read_lines(self._proc / str(pid) / "stat")).rpartition(")")[2].split()
-            if len(words) > 12:
-                yield pid, (int(_to_number(words[1])), (_to_number(words[11]) + _to_number(words[12])) / self._tick)
+            if len(words) > 14:
+                # with the time of children that have ended: loader workers that are started anew are no others
+                used = sum(_to_number(word) for word in words[11:15])
+                yield pid, (int(_to_number(words[1])), used / self._tick)
 
 
 def _to_number(text: str) -> float:

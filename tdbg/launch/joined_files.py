@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
-from tdbg.core.files import open_regular, parse_json
+from tdbg.core.files import MAX_LINE_BYTES, open_regular, parse_json
 from tdbg.core.rundir import ALERTS, EVENTS, FINDINGS, PRESSURE, UNWRITTEN, UPLOAD
 from tdbg.core.sink_files import FOLDER as SINKS
 from tdbg.core.tables import format_size
@@ -31,7 +31,7 @@ FOLDERS = (
     PRESSURE,
 )  # a file for each process or host: they are put together
 LINES = (FINDINGS, "notes.jsonl")  # appended to one another
-OUTPUT = ("stdout.log", "stderr.log")  # of `--tee`, one for each agent
+OUTPUT = ("stdout*.log", "stderr*.log")  # of `--tee`, one for each agent
 OTHER = "other"
 BLOCK_BYTES = 1 << 20
 ROOM_BYTES = 16 << 20  # that are left free
@@ -90,11 +90,11 @@ def _plan_shared_files(part: Part, taken: set[str], shift_s: float, left_out: li
         for source, name, nbytes in _iter_files(part.run.path / folder, left_out):
             moved_s = shift_s if folder == PRESSURE else 0.0
             yield Copy(source, make_unique(f"{folder}/{name}", taken), nbytes, moved_s)
-    for name in (*LINES, *OUTPUT):
-        path = part.run.path / name
+    outputs = [path for pattern in OUTPUT for path in sorted(part.run.path.glob(pattern))]
+    for path in (*(part.run.path / name for name in LINES), *outputs):
         for source, nbytes in _check_file(path, left_out):
-            target = name if name in LINES else make_unique(name, taken)
-            yield Copy(source, target, nbytes, appends=name in LINES)
+            target = path.name if path.name in LINES else make_unique(path.name, taken)
+            yield Copy(source, target, nbytes, appends=path.name in LINES)
 
 
 def _plan_others(part: Part, taken: set[str], shift_s: float, left_out: list[str]) -> Iterator[Copy]:
@@ -153,8 +153,11 @@ def copy_file(copy: Copy, run: Path) -> None:
     with open_regular(copy.source) as source:
         target = run / copy.target
         if copy.appends:
+            is_torn = _ends_within_a_line(target)
             handle = run_files.open_append(target, makes=True)
             opened: IO[bytes] = os.fdopen(handle, "ab")
+            if is_torn:
+                opened.write(b"\n")
         else:
             opened = run_files.open_new(target, makes=True)
         with opened as file:
@@ -162,7 +165,16 @@ def copy_file(copy: Copy, run: Path) -> None:
             if shift is None:
                 shutil.copyfileobj(source, file, BLOCK_BYTES)
             else:
-                file.writelines(shift(line) for line in source)
+                file.writelines(shift(line) for line in iter(lambda: source.readline(MAX_LINE_BYTES), b""))
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """True if the last line of what is there already was cut off."""
+    try:
+        with open_regular(path) as file:
+            return bool(file.seek(0, os.SEEK_END)) and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
+    except OSError:
+        return False
 
 
 def _find_shift(target: str, shift_s: float) -> Callable[[bytes], bytes] | None:

@@ -267,8 +267,9 @@ def _check_apart(before: Member, after: Member, offsets: Mapping[str, float]) ->
 def make_unique(name: str, taken: set[str]) -> str:
     """A name that is not taken yet; it is from now on."""
     found, number = name, 2
+    stem, ending = os.path.splitext(name)
     while found in taken:
-        found, number = f"{name}-{number}", number + 1
+        found, number = f"{stem}-{number}{ending}", number + 1  # readers look for the ending
     taken.add(found)
     return found
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from tdbg.core import run_files
 from tdbg.core.files import read_json
-from tdbg.core.rundir import STATE_FILE, RunDir
+from tdbg.core.host import host_name
+from tdbg.core.rundir import EVENTS, STATE_FILE, RunDir
 from tdbg.launch.live import has_ended
 from tdbg.rules.verdict import REPORT_FILE
-from tdbg.rules.view import read_info
+from tdbg.rules.view import SILENT_S, read_info
 
 REMOVED_SUFFIX = ".removed"  # of a run whose removal has begun
 
@@ -67,7 +68,8 @@ def list_run_paths(folder: Path) -> list[Path]:
 def describe_run_entry(run: RunDir) -> RunEntry:
     """What a list shows of a run."""
     info, report = read_info(run), _read_report(run)
-    start, end, is_over = _as_number(info.get("start")), _as_number(info.get("end")), has_ended(info)
+    start, end = _as_number(info.get("start")), _as_number(info.get("end"))
+    is_over = has_ended(info) or _is_silent(run, info)
     until = end if end is not None else None if is_over else time.time()
     ranks = [row for row in _as_list(report.get("ranks")) if isinstance(row, dict)]
     findings = [one for one in _as_list(report.get("findings")) if isinstance(one, dict)]
@@ -87,6 +89,16 @@ def describe_run_entry(run: RunDir) -> RunEntry:
         loss=next((row["loss"] for row in ranks if isinstance(row.get("loss"), int | float | str)), None),
         exit=str(ended.get("text", "")) if isinstance(ended, dict) else "",
     )
+
+
+def _is_silent(run: RunDir, info: dict[str, Any]) -> bool:
+    """True if its tdbg is on another host, where it cannot be looked for, and has written nothing for a minute."""
+    supervisor = info.get("supervisor")
+    if not isinstance(supervisor, dict) or supervisor.get("host") == host_name():
+        return False
+    written = [process.path / EVENTS for process in run.list_processes()]
+    newest = max((path.stat().st_mtime for path in (*written, run.path / STATE_FILE) if path.exists()), default=0.0)
+    return time.time() - newest > SILENT_S
 
 
 def _read_report(run: RunDir) -> dict[str, Any]:
@@ -115,12 +127,14 @@ def select_old_runs(
     """
     chosen, kept = [], []
     for path in paths[keep:]:
-        run = RunDir(path)
-        info = read_info(run)
-        last_t = _as_number(info.get("end")) or path.joinpath(STATE_FILE).stat().st_mtime
+        info = read_info(RunDir(path))
+        try:
+            last_t = _as_number(info.get("end")) or path.joinpath(STATE_FILE).stat().st_mtime
+            obstacle = run_files.describe_write_obstacle(path)
+        except OSError:
+            continue  # another removed it meanwhile
         if older_s is not None and now - last_t < older_s:
             continue
-        obstacle = run_files.describe_write_obstacle(path)
         if not has_ended(info):
             kept.append(f"{path.name} is kept: it may still be running")
         elif obstacle:
@@ -157,5 +171,5 @@ def remove_run(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove what a removal that was cut off left there."""
     for path in folder.glob(f".*{REMOVED_SUFFIX}"):
-        if not path.is_symlink() and not run_files.describe_write_obstacle(path):
+        if path.is_dir() and not path.is_symlink() and not run_files.describe_write_obstacle(path):
             shutil.rmtree(path, ignore_errors=True)

@@ -41,6 +41,16 @@ SIGNS = (
 )
 
 
+# Figures of all CPUs of the host: they tell nothing of a job that may use some of them alone.
+OF_ALL_CPUS = ("others", "iowait", "steal", "runnable", "cpu_stall")
+
+
+def _sees_all_cpus(samples: Sequence[Sample]) -> bool:
+    return all(
+        _get_number(row, "cpus") == (_get_number(row, "host_cpus") or _get_number(row, "cpus")) for row in samples
+    )
+
+
 def read_samples(run: RunDir, host: str) -> list[Sample]:
     """The samples of one host, in order of time; torn and foreign lines are passed over."""
     found: list[Sample] = []
@@ -75,7 +85,7 @@ def _find_signs(before: Sequence[Sample], after: Sequence[Sample]) -> Iterator[s
     about = {name: _find_median(after, name) or 0.0 for name in ("quota", "cpus")}
     for sign in SIGNS:
         now, was = _find_median(after, sign.name), _find_median(before, sign.name)
-        if now is None:
+        if now is None or (sign.name in OF_ALL_CPUS and not _sees_all_cpus(after)):
             continue
         stands_out = now >= sign.alone if was is None else now - was >= sign.least and now >= GROWTH * was
         if stands_out:

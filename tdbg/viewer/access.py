@@ -60,9 +60,12 @@ class AccessControl:
         if len(headers.getlist("host")) != 1 or _strip_port(host) not in LOCAL_NAMES:
             return refuse(403, "unknown Host header", f"open {OPEN_AGAIN}")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
-            return refuse(403, "cross-origin request refused", f"open {OPEN_AGAIN}")
         path = scope["path"]
+        # A link that a person follows from elsewhere: the page alone holds nothing, and no other page can frame or read it.
+        is_opened = scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate" and origin is None
+        is_foreign = site not in ("none", "same-origin") and not (is_opened and not path.startswith(PROTECTED))
+        if (origin is not None and origin != f"http://{host}") or is_foreign:
+            return refuse(403, "cross-origin request refused", f"open {OPEN_AGAIN}")
         if not path.startswith(PROTECTED) or path == SESSION_PATH:
             return None
         if not self._sessions.is_known(headers.get("authorization", "")):

@@ -42,17 +42,17 @@ class TimedConnection(H11Protocol):
 
     request: Deadline
     stall: Deadline
-    opened_at: float
+    idle_since: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new client; of too many the one that has been idle longest goes."""
         super().connection_made(transport)
-        self.opened_at = self.loop.time()
+        self.idle_since = self.loop.time()
         self.request, self.stall = Deadline(self.loop, transport), Deadline(self.loop, transport)
         self._watch_request()
         idle = [one for one in self.connections if isinstance(one, TimedConnection) and one.is_waiting]
         if len(self.connections) > MAX_CONNECTIONS and idle:
-            min(idle, key=lambda one: one.opened_at).transport.abort()
+            min(idle, key=lambda one: one.idle_since).transport.abort()
 
     @property
     def is_waiting(self) -> bool:
@@ -73,6 +73,7 @@ class TimedConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """The next request has its own deadline; that of an idle connection is uvicorn's."""
         super().on_response_complete()
+        self.idle_since = self.loop.time()
         if self.cycle is not None and not self.cycle.more_body:
             self.request.stop()
 

@@ -12,17 +12,19 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tdbg.core.rundir import EVENTS, RunDir
+from tdbg.core.rundir import EVENTS, FINDINGS, RunDir
 from tdbg.core.tables import to_json_value
 from tdbg.launch import metrics_findings
+from tdbg.launch.live import has_ended
 from tdbg.rules.kept_verdict import load_verdict
 from tdbg.rules.report_page.document import describe_run
 from tdbg.rules.rule_engine import judge_run, outline_run
 from tdbg.rules.verdict import Verdict
+from tdbg.rules.view import read_info
 from tdbg.viewer.sampled_events import SampledReader
 
 LARGE_BYTES = 4 << 20  # of events: from here on they are not read while somebody waits
@@ -30,19 +32,36 @@ MAX_KEPT = 16
 REST = 5.0  # a run that goes on is drawn again after so many times what it took
 FRESH_S = 2.0  # so long a quick drawing serves, though the files have grown
 UNFINISHED = "the full verdict is being computed; shown so far: findings reported during the run, and sampled curves"
+FAILED = "the full verdict could not be computed; shown are findings reported during the run, and sampled curves"
+RETRY_S = 60.0  # after a failure
 Stamp = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(slots=True)
 class Drawing:
-    """What was drawn of a run. stamp: of its files then. took_s: to draw it."""
+    """What was drawn of a run. stamp: of its files then. is_whole: from all events. took_s: to draw it."""
 
     report: dict[str, Any]
     overview: dict[str, Any]
     stamp: Stamp
-    is_final: bool
+    is_whole: bool
+    is_current: bool = True  # the files are still as they were
     drawn_at: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
+
+    @property
+    def is_final(self) -> bool:
+        """True if nothing is to be added unless the run goes on."""
+        return self.is_whole and self.is_current
+
+
+@dataclass(slots=True, frozen=True)
+class _Failure:
+    """A process that was to draw a run and failed."""
+
+    stamp: Stamp
+    failed_at: float
+    reason: str
 
 
 class Drawings:
@@ -52,6 +71,7 @@ class Drawings:
         self._lock = threading.Lock()
         self._final: OrderedDict[Path, Drawing] = OrderedDict()
         self._quick: OrderedDict[Path, Drawing] = OrderedDict()
+        self._failures: dict[Path, _Failure] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def get_drawing(self, run: RunDir) -> Drawing:
@@ -60,16 +80,22 @@ class Drawings:
         with self._lock:
             final = self._final.get(run.path)
             if final is not None and (final.stamp == stamp or self._is_resting(final)):
-                return final
+                return replace(final, is_current=final.stamp == stamp)
             if size < LARGE_BYTES:
                 return self._keep(self._final, run.path, draw_whole(run, stamp))
             found = final or self._quick.get(run.path)
             is_old = found is None or (found.stamp != stamp and time.monotonic() - found.drawn_at >= FRESH_S)
-            if found is None or (is_old and not found.is_final):
-                found = self._keep(self._quick, run.path, draw_quickly(run, stamp))
-            if self._process is None:  # last: on few cores it takes time from what is waited for
-                self._start_drawing(run, stamp)
-            return found
+            failure = self._failures.get(run.path)
+            if found is None or (is_old and not found.is_whole):
+                found = self._keep(self._quick, run.path, draw_quickly(run, stamp, failure.reason if failure else ""))
+            if self._process is None and not self._is_hopeless(failure, stamp):
+                self._start_drawing(run, stamp)  # last: on few cores it takes time from what is waited for
+            return replace(found, is_current=found.stamp == stamp)
+
+    @staticmethod
+    def _is_hopeless(failure: _Failure | None, stamp: Stamp) -> bool:
+        """True if another try would end as the last one did, or comes too soon after it."""
+        return failure is not None and (failure.stamp == stamp or time.monotonic() - failure.failed_at < RETRY_S)
 
     @staticmethod
     def _is_resting(final: Drawing) -> bool:
@@ -84,15 +110,15 @@ class Drawings:
         return drawing
 
     def _start_drawing(self, run: RunDir, stamp: Stamp) -> None:
-        command = [sys.executable, "-m", "tdbg.viewer.drawings", str(run.path.resolve())]
+        command = [sys.executable, "-P", "-m", "tdbg.viewer.drawings", str(run.path.resolve())]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         threading.Thread(target=self._finish_drawing, args=(self._process, run, stamp), daemon=True).start()
 
     def _finish_drawing(self, process: "subprocess.Popen[bytes]", run: RunDir, stamp: Stamp) -> None:
         begun = time.monotonic()
-        text, _ = process.communicate()
+        text, said = process.communicate()
         took_s = time.monotonic() - begun
         with self._lock:
             self._process = None
@@ -100,6 +126,11 @@ class Drawings:
                 found = json.loads(text)
                 drawing = Drawing(found["report"], found["overview"], stamp, True, took_s=took_s)
                 self._keep(self._final, run.path, drawing)
+                self._failures.pop(run.path, None)
+            else:
+                last = said.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit {process.returncode}"
+                self._failures[run.path] = _Failure(stamp, time.monotonic(), last[:300])
+                self._quick.pop(run.path, None)  # the next one says so
 
     def close(self) -> None:
         """End the process that draws, if there is one."""
@@ -111,13 +142,17 @@ class Drawings:
 def stamp_run(run: RunDir) -> tuple[Stamp, int]:
     """Sizes and times of what the verdict depends on, and the bytes of its events."""
     found, total = [], 0
-    for path in (run.path / "run.json", *(process.path / EVENTS for process in run.list_processes())):
+    processes = [process.path for process in run.list_processes()]
+    events = [path / EVENTS for path in processes]
+    others = [run.path / "run.json", run.path / FINDINGS, *(path / "metrics.jsonl" for path in processes)]
+    for path in (*others, *events):
         try:
             status = path.stat()
         except OSError:
             continue
         found.append((str(path), status.st_size, status.st_mtime_ns))
-        total += status.st_size
+        total += status.st_size if path.name == EVENTS else 0
+    found.append(("over", int(has_ended(read_info(run))), 0))  # a run that is killed changes no file
     return tuple(found), total
 
 
@@ -128,18 +163,24 @@ def judge(run: RunDir) -> Verdict:
 
 def draw_whole(run: RunDir, stamp: Stamp) -> Drawing:
     """Verdict and overview from all events."""
+    begun = time.monotonic()
     verdict = judge(run)
-    return Drawing(to_json_value(verdict.as_dict()), to_json_value(describe_run(run, verdict)), stamp, True)
+    report, overview = to_json_value(verdict.as_dict()), to_json_value(describe_run(run, verdict))
+    return Drawing(report, overview, stamp, True, took_s=time.monotonic() - begun)
 
 
-def draw_quickly(run: RunDir, stamp: Stamp) -> Drawing:
-    """The kept verdict, or what is known without judging; curves from a sample of the records."""
+def draw_quickly(run: RunDir, stamp: Stamp, failed: str = "") -> Drawing:
+    """The kept verdict, or what is known without judging; curves from a sample of the records.
+
+    failed: why the whole could not be drawn.
+    """
     kept, read = load_verdict(run), SampledReader(len(stamp)).read_events
     verdict = kept or outline_run(run, read)
     if kept is None:
-        verdict.trouble.append(UNFINISHED)
+        verdict.trouble.append(f"{FAILED}: {failed}" if failed else UNFINISHED)
     overview: dict[str, Any] = to_json_value(describe_run(run, verdict, read=read))
-    overview["lines"] = [*overview["lines"], UNFINISHED] if kept is None else overview["lines"]
+    if kept is None:
+        overview["lines"] = [*overview["lines"], verdict.trouble[-1]]
     return Drawing(to_json_value(verdict.as_dict()), overview, stamp, False)
 
 

@@ -41,6 +41,7 @@ class RunLibrary:
         else:
             self.only = RunDir.open(where)
         if self.only is not None:
+            self.only = RunDir(self.only.path.absolute().resolve())  # `.` has no name
             self.folder = self.only.path.parent
 
     def list_names(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import IO
 
 from tdbg.core import events
 from tdbg.core.events import Event, Step
-from tdbg.core.files import open_regular
+from tdbg.core.files import MAX_LINE_BYTES, open_regular
 from tdbg.core.rundir import EVENTS, ProcessDir
 
 EVENTS_READ = 8_000  # of all processes together: some 20 us each to draw
@@ -35,25 +35,36 @@ class SampledReader:
             yield from process.iter_events()
             return
         with open_regular(path) as file:
-            yield from _decode_lines(file.read(self._end_bytes).split(b"\n")[:-1])
-            distance = (size - 2 * self._end_bytes) // self._samples
-            for number in range(self._samples):
-                found = _find_step(file, self._end_bytes + number * distance)
-                if found is not None:
-                    yield found
-            file.seek(size - self._end_bytes)
+            first = file.readline(MAX_LINE_BYTES)  # what began, however long it is
+            head = first + file.read(max(self._end_bytes - len(first), 0))
+            yield from _decode_lines(head.split(b"\n")[:-1])
+            yield from self._iter_samples(file, len(head), size - self._end_bytes)
+            file.seek(max(size - self._end_bytes, len(head)))
             yield from _decode_lines(file.read(self._end_bytes).split(b"\n")[1:])
 
+    def _iter_samples(self, file: IO[bytes], begin: int, end: int) -> Iterator[Event]:
+        """Step records at equal distances between two offsets, each once."""
+        distance = max((end - begin) // self._samples, 1)
+        found_at = begin
+        for at in range(begin, end, distance):
+            if at < found_at:
+                continue  # the record that was found last goes beyond
+            event, found_at = _find_step(file, at)
+            if event is not None and found_at < end:
+                yield event
 
-def _find_step(file: IO[bytes], at: int) -> Event | None:
-    """The first whole step record behind an offset, if one is near."""
+
+def _find_step(file: IO[bytes], at: int) -> tuple[Event | None, int]:
+    """The first whole step record behind an offset, if one is near, and where it begins."""
     data = os.pread(file.fileno(), READ_BYTES, at)
-    for line in data.split(b"\n")[1:-1]:
-        if b'"step"' in line[:40]:
+    begin = at
+    for number, line in enumerate(data.split(b"\n")[:-1]):
+        if number and b'"step"' in line[:40]:
             event = events.decode(line)
             if isinstance(event, Step):
-                return event
-    return None
+                return event, begin + 1
+        begin += len(line) + 1
+    return None, at
 
 
 def _decode_lines(lines: list[bytes]) -> Iterator[Event]:

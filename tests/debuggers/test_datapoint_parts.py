@@ -71,6 +71,7 @@ class Scored(nn.Module):
         ((X,), {}, {"inputs": X}),
         ((X, Y, Z), {"scale": 2}, {"inputs": {"tokens": X, "0": Z, "scale": 2}, "labels": Y}),
         (({"tokens": X, "label": Y},), {}, {"inputs": {"tokens": X}, "labels": Y}),
+        (({"tokens": X, "mask": Y},), {}, {"inputs": {"tokens": X, "mask": Y}}),
     ],
 )
 def test_without_a_batch_it_is_what_the_model_was_given(

@@ -142,6 +142,35 @@ def test_gradients_belong_to_their_pass_where_they_are_accumulated(tmp_path: Pat
     assert sums == [1.0, 11.0] * 2
 
 
+def test_passes_that_share_a_backward_keep_their_own_gradients(tmp_path: Path) -> None:
+    """A discriminator sees real and made pictures before one backward pass."""
+    watched, model = start_debuggers(tmp_path, "gradients:head"), nn.Sequential()
+    model.add_module("head", nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model(torch.ones(1, 2))
+    (1.0 * model(torch.ones(1, 2)) + 10.0 * model(-torch.ones(1, 2))).sum().backward()
+    optimizer.step()
+    assert end_run(watched) == {}
+    points = [point for point in PageSet.open(tmp_path) if "gradients:head/output_grad" in point.tensors]
+    assert [point.tensors["gradients:head/output_grad"].array().item() for point in points] == [1.0, 10.0]
+    assert not any("earlier_calls" in path for point in points for path in (*point.tensors, *point.scalars))
+
+
+def test_a_pass_that_raised_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+    watched, model = start_debuggers(tmp_path, "gradients:0"), nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(1, 2))
+    model[1] = nn.Linear(2, 1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    end_run(watched)
+    points = [point for point in PageSet.open(tmp_path) if "gradients:0/output_grad" in point.tensors]
+    assert len(points) == 1
+    assert not any("earlier_calls" in path for path in (*points[0].tensors, *points[0].scalars))
+
+
 def test_a_pass_without_backward_says_so(tmp_path: Path) -> None:
     watched, model = start_debuggers(tmp_path, "gradients:0"), small_cnn()
     model(PICTURES)

@@ -131,9 +131,25 @@ def test_output_notes_and_hellos_of_all_hosts_are_kept(hosts: Hosts) -> None:
         (path / "hello").mkdir()
         (path / "hello" / "vm-1.json").write_text("{}")
     assert hosts.join() == 0
-    assert [(hosts.out / name).read_text() for name in ("stdout.log", "stdout.log-2")] == ["a", "b"]
+    assert [(hosts.out / name).read_text() for name in ("stdout.log", "stdout-2.log")] == ["a", "b"]
     assert len((hosts.out / "notes.jsonl").read_text().splitlines()) == 2
-    assert sorted(os.listdir(hosts.out / "hello")) == ["vm-1.json", "vm-1.json-2"]
+    assert sorted(os.listdir(hosts.out / "hello")) == ["vm-1-2.json", "vm-1.json"]
+
+
+def test_the_output_of_agents_that_shared_a_directory_is_copied(hosts: Hosts) -> None:
+    path = hosts.make_host("a", 0).run.path
+    hosts.make_host("b", 1)
+    (path / "stdout.log").write_text("first")
+    (path / "stdout.vm-7.log").write_text("second")
+    assert hosts.join() == 0
+    assert [(hosts.out / name).read_text() for name in ("stdout.log", "stdout.vm-7.log")] == ["first", "second"]
+
+
+def test_a_line_that_was_cut_off_is_not_glued_to_the_next_host_s(hosts: Hosts) -> None:
+    for name, rank, text in (("a", 0, '{"t": 1.0, "te'), ("b", 1, '{"t": 2.0, "text": "whole"}\n')):
+        (hosts.make_host(name, rank).run.path / "notes.jsonl").write_text(text)
+    assert hosts.join() == 0
+    assert (hosts.out / "notes.jsonl").read_text().splitlines()[-1] == '{"t": 2.0, "text": "whole"}'
 
 
 def test_the_exit_code_is_the_bad_one(hosts: Hosts) -> None:
@@ -266,7 +282,7 @@ def test_another_command_world_size_job_or_time(hosts: Hosts, refuse: Refuse) ->
     other = hosts.make_host("b", 1).run
     third = hosts.make_host("c", 1, world=8).run
     other.update_info(command=["python", "y.py"])
-    refuse("another command", str(first.path), str(other.path))
+    refuse("different commands", str(first.path), str(other.path))
     other.update_info(command=["python", "x.py"], start=5.0, end=6.0)
     refuse("world sizes: 2 and 8", str(first.path), str(third.path))
 

@@ -81,6 +81,15 @@ def test_requests_of_other_pages_are_refused(client: Client, headers: dict[str, 
     assert client.http.post("/api/v1/session", json=token, headers=headers).status_code == 403
 
 
+def test_a_link_that_a_person_follows_from_elsewhere_opens_the_page_and_nothing_else(client: Client) -> None:
+    opened = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert client.get("/runs", headers=opened).status_code == 200
+    assert client.get("/runs", headers={**opened, "origin": "null"}).status_code == 403
+    assert client.get("/runs", headers={**opened, "sec-fetch-mode": "no-cors"}).status_code == 403
+    assert client.get(REPORT, headers={**client.headers, **opened}).status_code == 403
+    assert client.http.post("/api/v1/session", json={}, headers=opened).status_code == 403
+
+
 def test_every_answer_has_the_headers_that_keep_other_pages_out(client: Client) -> None:
     for path in ("/", "/runs", "/assets/app.js", "/assets/none", "/nothing", REPORT, "/api/v1/runs"):
         for headers in (client.headers, {}):

@@ -1,13 +1,8 @@
 """`tdbg trace flame`: what called what, and for how long."""
 
-from typing import TYPE_CHECKING
-
 from tdbg.core.command_spec import JSON, Command, Option, Options
 from tdbg.core.output import print_json
 from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
-
-if TYPE_CHECKING:
-    pass
 
 HELP = """Show what called what, and for how long: a flame graph in text.
 
