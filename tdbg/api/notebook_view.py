@@ -5,10 +5,8 @@ import io
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RunDir
-from tdbg.launch import metrics_findings
-from tdbg.rules.kept_verdict import load_verdict
+from tdbg.launch.metrics_findings import read_verdict
 from tdbg.rules.report_page.document import write_page
-from tdbg.rules.rule_engine import judge_run
 
 MAX_HEIGHT = 10_000
 
@@ -28,7 +26,7 @@ class View:
 
     def build_page(self) -> str:
         """The whole page as HTML, drawn now: a run that goes on looks different the next time."""
-        verdict = load_verdict(self.run) or metrics_findings.add_metrics_findings(judge_run(self.run), self.run)
+        verdict = read_verdict(self.run)
         page = io.BytesIO()
         write_page(page, self.run, verdict)
         return page.getvalue().decode()

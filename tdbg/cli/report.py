@@ -69,10 +69,8 @@ class ReportArgs(Args):
 def report_run(args: ReportArgs) -> int:
     """Print the verdict; 1 if --fail-on is reached."""
     from tdbg.core.rundir import RunDir
-    from tdbg.launch import metrics_findings
+    from tdbg.launch.metrics_findings import read_verdict
     from tdbg.rules import view
-    from tdbg.rules.kept_verdict import load_verdict
-    from tdbg.rules.rule_engine import judge_run
 
     floor = parse_severity(args.fail_on)
     sinks = check_sinks(args.to)
@@ -88,8 +86,7 @@ def report_run(args: ReportArgs) -> int:
     if args.note is not None:
         append_note(found, args.note)
     print_messages(*found.list_unreadable())
-    kept = load_verdict(found)  # with what was found in the metrics
-    verdict = kept or metrics_findings.add_metrics_findings(judge_run(found), found)
+    verdict = read_verdict(found)
     notes = read_notes(found)
     if page is not None:
         write_page(page, found, verdict, notes)

@@ -38,15 +38,10 @@ class ViewArgs(Args):
 
 def view_runs(args: ViewArgs) -> int:
     """Serve until Ctrl-C."""
-    import getpass
-    import os
-    import threading
-    import webbrowser
     from urllib.parse import quote
 
     from tdbg.core.errors import TdbgError
-    from tdbg.core.host import host_name
-    from tdbg.core.output import print_lines, print_messages
+    from tdbg.core.output import print_lines
     from tdbg.core.tables import print_table
 
     try:
@@ -65,21 +60,39 @@ def view_runs(args: ViewArgs) -> int:
     page = f"/runs/{quote(library.only.path.name, safe='')}/overview" if library.only is not None else "/runs"
     address = f"http://{LOOPBACK}:{port}{page}#token={sessions.token}"
     print_lines([address])
-    if "SSH_CONNECTION" in os.environ:
-        print_messages(
-            f"to open it from your own machine, run there first: ssh -N -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{host_name()}"
-        )
-    print_messages("press Ctrl-C to stop")
+    _print_advice(LOOPBACK, port)
     served = Served(library, sessions, args.control)
-    with contextlib.ExitStack() as open_page:
-        if args.open:
-            page = open_page.enter_context(write_redirect(address))
-            threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()  # one in the terminal stays
+    with open_browser(address) if args.open else contextlib.nullcontext():
         try:
             serve(build_app(served), listener)
         finally:
             served.drawings.close()
     return 0
+
+
+def _print_advice(host: str, port: int) -> None:
+    """How it is reached from another machine, and ended."""
+    import getpass
+    import os
+
+    from tdbg.core.host import host_name
+    from tdbg.core.output import print_messages
+
+    if "SSH_CONNECTION" in os.environ:
+        forward = f"ssh -N -L {port}:{host}:{port} {getpass.getuser()}@{host_name()}"
+        print_messages(f"to open it from your own machine, run there first: {forward}")
+    print_messages("press Ctrl-C to stop")
+
+
+@contextlib.contextmanager
+def open_browser(address: str) -> "Iterator[None]":
+    """Open an address in the browser, while it is served."""
+    import threading
+    import webbrowser
+
+    with write_redirect(address) as page:
+        threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()  # one in the terminal stays
+        yield
 
 
 @contextlib.contextmanager

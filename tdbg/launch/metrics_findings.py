@@ -12,6 +12,14 @@ ORIGIN = "TD-N"  # where a NaN came from: then it is no news that
 NOT_FINITE = "TD-K011"  # a metric is not finite
 
 
+def read_verdict(run: RunDir) -> Verdict:
+    """The verdict that is kept with a run, or one computed now, with what its metrics say."""
+    from tdbg.rules.kept_verdict import load_verdict
+    from tdbg.rules.rule_engine import judge_run
+
+    return load_verdict(run) or add_metrics_findings(judge_run(run), run)
+
+
 def add_metrics_findings(verdict: Verdict, run: RunDir) -> Verdict:
     """Add what the rules of `tdbg metrics sanity` say. Nothing is raised; cost: about 3 us a row."""
     from tdbg.core.errors import TdbgError

@@ -18,12 +18,11 @@ from typing import Any
 
 from tdbg.core.rundir import EVENTS, FINDINGS, RunDir
 from tdbg.core.tables import to_json_value
-from tdbg.launch import metrics_findings
 from tdbg.launch.live import has_ended
+from tdbg.launch.metrics_findings import read_verdict
 from tdbg.rules.kept_verdict import load_verdict
 from tdbg.rules.report_page.document import describe_run
-from tdbg.rules.rule_engine import judge_run, outline_run
-from tdbg.rules.verdict import Verdict
+from tdbg.rules.rule_engine import outline_run
 from tdbg.rules.view import read_info
 from tdbg.viewer.sampled_events import SampledReader
 
@@ -156,15 +155,10 @@ def stamp_run(run: RunDir) -> tuple[Stamp, int]:
     return tuple(found), total
 
 
-def judge(run: RunDir) -> Verdict:
-    """The verdict of a run, kept or drawn now."""
-    return load_verdict(run) or metrics_findings.add_metrics_findings(judge_run(run), run)
-
-
 def draw_whole(run: RunDir, stamp: Stamp) -> Drawing:
     """Verdict and overview from all events."""
     begun = time.monotonic()
-    verdict = judge(run)
+    verdict = read_verdict(run)
     report, overview = to_json_value(verdict.as_dict()), to_json_value(describe_run(run, verdict))
     return Drawing(report, overview, stamp, True, took_s=time.monotonic() - begun)
 

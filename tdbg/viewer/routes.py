@@ -79,7 +79,7 @@ _routes: list[Route] = []
 def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler], Handler]:
     """Mark a function as what answers an address. Its docstring's first line is the summary.
 
-    It is called with the `RunLibrary`, the parts of the path by name, and ``query`` or ``body`` if it has them.
+    It is called with what is `Served`, the parts of the path by name, and ``query`` or ``body`` if it has them.
     """
 
     def add_route(handler: Handler) -> Handler:

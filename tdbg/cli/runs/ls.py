@@ -1,7 +1,12 @@
 """`tdbg runs ls`: one line a run."""
 
+from typing import TYPE_CHECKING
+
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_messages
+
+if TYPE_CHECKING:
+    from tdbg.launch.run_list import RunEntry
 
 HELP = """List the runs of a folder, the newest first: state, verdict, duration, last loss.
 
@@ -34,8 +39,8 @@ def list_runs(args: LsArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.rundir import RUNS, RunDir
     from tdbg.core.tables import format_count, print_table
-    from tdbg.launch.run_list import RunEntry, describe_run_entry, list_run_paths
-    from tdbg.rules.text import clip_text, format_figure
+    from tdbg.launch.run_list import describe_run_entry, list_run_paths
+    from tdbg.rules.text import format_figure
 
     folder = Path(args.folder or RUNS)
     if args.folder is not None and not folder.is_dir():
@@ -52,16 +57,8 @@ def list_runs(args: LsArgs) -> int:
         )
         return 0 if paths else 1
 
-    def describe_verdict(one: RunEntry) -> str:
-        if one.title:
-            more = f" (+{len(one.codes) - 1})" if len(one.codes) > 1 else ""
-            return clip_text(one.title, 70) + more
-        if one.severity is None:
-            return "still running" if one.state == "running" else "none saved: tdbg report computes it"
-        return f"{one.verdict}, {one.exit}" if one.exit and one.exit != "exit 0" else one.verdict
-
     rows = [
-        (one.name, one.state, format_length(one.duration_s), one.steps, format_figure(one.loss), describe_verdict(one))
+        (one.name, one.state, format_length(one.duration_s), one.steps, format_figure(one.loss), _describe_verdict(one))
         for one in entries
     ]
     if rows:
@@ -71,6 +68,17 @@ def list_runs(args: LsArgs) -> int:
     if not paths:
         print_messages(f"there is no run in {folder}: `tdbg run -- COMMAND` makes one")
     return 0 if paths else 1
+
+
+def _describe_verdict(one: "RunEntry") -> str:
+    from tdbg.rules.text import clip_text
+
+    if one.title:
+        more = f" (+{len(one.codes) - 1})" if len(one.codes) > 1 else ""
+        return clip_text(one.title, 70) + more
+    if one.severity is None:
+        return "still running" if one.state == "running" else "none saved: tdbg report computes it"
+    return f"{one.verdict}, {one.exit}" if one.exit and one.exit != "exit 0" else one.verdict
 
 
 def format_length(seconds: float | None) -> str | None:
