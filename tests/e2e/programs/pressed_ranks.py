@@ -1,15 +1,15 @@
 """Data-parallel training on gloo, each rank bound to a CPU of its own, whose steps take CPU time rather than wall time.
 
-pressed_ranks.py [--before SECONDS] [--after STEPS]
+pressed_ranks.py [--samples N]
 
-After so many seconds rank 1 has many threads that multiply matrices; so many steps later all is over. Shapes: B batch,
-F features.
+Once tdbg has looked at the host so many times, rank 1 has many threads that multiply matrices; after as many looks more, and
+one, all is over: however busy the machine is. Shapes: B batch, F features.
 """
 
 import argparse
 import os
 import threading
-import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -48,6 +48,12 @@ def start_threads() -> None:
         threading.Thread(target=multiply, daemon=True).start()
 
 
+def count_samples() -> int:
+    """How often tdbg has written what presses on this host."""
+    files = Path(os.environ["TDBG_RUN_DIR"]).glob("pressure/*.jsonl")
+    return sum(len(file.read_bytes().splitlines()) for file in files)
+
+
 def agree(is_so: bool) -> bool:
     """True on all ranks if it is so on one."""
     answer = torch.tensor(float(is_so))
@@ -57,8 +63,7 @@ def agree(is_so: bool) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--before", type=float, default=12.0)
-    parser.add_argument("--after", type=int, default=60)
+    parser.add_argument("--samples", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -68,19 +73,18 @@ def main() -> None:
     model = DistributedDataParallel(Block())
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     loader = DataLoader(TensorDataset(torch.randn(BATCH * 10_000, FEATURES)), batch_size=BATCH)
-    begun, left = time.monotonic(), -1
+    is_pressed, wanted = False, options.samples
     for (x_BF,) in loader:
-        if left < 0 and agree(time.monotonic() - begun > options.before):
-            left = options.after
+        if agree(rank == 0 and count_samples() >= wanted):
+            if is_pressed:
+                break
+            is_pressed, wanted = True, 2 * options.samples + 1
             if rank == 1:
                 start_threads()
         loss = nn.functional.cross_entropy(model(x_BF), x_BF[:, :4].argmax(1))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        left -= left > 0
-        if not left:
-            break
     print_fact("done", rank=rank)
     dist.barrier()
     os._exit(0)  # the threads have no end
