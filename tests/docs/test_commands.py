@@ -163,12 +163,24 @@ def test_the_manifest_of_kubernetes_runs_its_command(tmp_path: Path, cluster_env
 
 
 def test_the_pods_of_a_job_join_one_run(tmp_path: Path, cluster_environment: dict[str, str]) -> None:
-    (text,) = find_blocks("kubernetes.md")
+    text, _ = find_blocks("kubernetes.md")
     text = text.replace("/runs/", f"{tmp_path}/").replace("train-0.train", "127.0.0.1")
     for name in ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
         del cluster_environment[name]
     result = run_script(f"({text}) & ({text}) & wait", tmp_path, cluster_environment)
     assert result.stderr.count("verdict:") == 1 and "2 ranks" in result.stderr, result.stderr
+
+
+def test_the_directories_of_pods_without_a_shared_volume_are_joined(
+    tmp_path: Path, cluster_environment: dict[str, str]
+) -> None:
+    text, joining = find_blocks("kubernetes.md")
+    one, other = (text.replace("/runs/train-1", f"node{n}").replace("train-0.train", "127.0.0.1") for n in (0, 1))
+    for name in ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
+        del cluster_environment[name]
+    result = run_script(f"({one}) & ({other}) & wait\n{joining}", tmp_path, cluster_environment)
+    assert "joined 2 run directories into whole" in result.stdout, result.stdout + result.stderr
+    assert "2 ranks" in result.stdout, result.stdout
 
 
 PROGRAM = """
