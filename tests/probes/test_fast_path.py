@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.events import Trigger
-from tdbg.probes.triggers import WARM_RECORDS
+from tdbg.core.step_anomalies import WARM_RECORDS
 from tdbg.runtime.duty_cycle import SKIPPED_STEPS
 from tests.probes.conftest import Watch
 
