@@ -294,7 +294,7 @@ class Capture(Probe):
 
     def _settle_debuggers(self, *, force: bool = False) -> None:
         """Gradients have arrived: ask the debuggers that wait for them."""
-        for copied, name, value in self.debuggers.settle(force=force):
+        for copied, name, value in self.debuggers.settle_gradients(force=force):
             for path, item in iter_entries(name, value):
                 self.tap.copy_late(copied, path, item)
             copied.awaited.pop(name, None)

@@ -145,13 +145,13 @@ class RunDebuggers:
     # gradients, which come later
 
     def await_gradients(self, module: nn.Module, copied: "Copied") -> list[str]:
-        """The entries of a pass that come after backward; `settle` brings them."""
+        """The entries of a pass that come after backward; `settle_gradients` brings them."""
         waiting = [running for running in self._list_running(module) if running.debugger.after_backward]
         self._pending += [_Pending(running, weakref.ref(module), copied) for running in waiting]
         self._pending = self._pending[-PENDING * len(self._specs) :]
         return [running.name for running in waiting]
 
-    def settle(self, *, force: bool = False) -> Iterator[tuple["Copied", str, object]]:
+    def settle_gradients(self, *, force: bool = False) -> Iterator[tuple["Copied", str, object]]:
         """The passes whose gradients have arrived: what the debuggers give. force: all of them."""
         ready = [pending for pending in self._pending if force or pending.has_arrived]
         self._pending = [pending for pending in self._pending if pending not in ready]

@@ -65,7 +65,7 @@ def prune_runs(args: PruneArgs) -> int:
     if args.dry_run:
         print_lines([f"would remove {what}:", *(f"  {safe(path.name)}" for path in chosen)])
         return 0
-    if not args.yes and not _ask(chosen, what):
+    if not args.yes and not _confirm_removal(chosen, what):
         print_messages("nothing was removed")
         return 1
     remove_leftovers(folder)
@@ -93,7 +93,7 @@ def _parse_age(text: str) -> float:
     return found
 
 
-def _ask(chosen: "Sequence[Path]", what: str) -> bool:
+def _confirm_removal(chosen: "Sequence[Path]", what: str) -> bool:
     """True for yes. Raises TdbgError where there is nobody to ask."""
     import sys
 
