@@ -88,6 +88,8 @@ def _validate_pattern(pattern: str, option: str = "--capture") -> str:
             raise TdbgError(
                 f"{option}: {pattern[3:]!r} is not a regular expression: {error}", "see the syntax of Python's re"
             ) from None
+    elif "[" in pattern and "]" not in pattern.rpartition("[")[2]:
+        raise TdbgError(f"{option}: {pattern!r} has a '[' without a ']'", "write 'layers.[0-3].attn', or '*' for all")
     return pattern
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
@@ -15,6 +15,14 @@ disguised: set[CodeType] = set()  # code of ours that names another file as its 
 def is_own_code(code: CodeType) -> bool:
     """True for code of tdbg."""
     return code.co_filename.startswith(OWN_FOLDER) or code in disguised
+
+
+def get_line(frame: FrameType) -> int:
+    """The line that a frame is at; that of its function where the instruction that runs belongs to no line.
+
+    Some instructions that the compiler adds have none, and generated code may have none at all.
+    """
+    return frame.f_lineno or frame.f_code.co_firstlineno
 
 
 def drop_own_frames(error: BaseException, *, native: bool = False) -> None:

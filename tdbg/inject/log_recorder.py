@@ -21,7 +21,7 @@ from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Traceback
-from tdbg.core.frames import WITHOUT_OWN_FRAMES
+from tdbg.core.frames import WITHOUT_OWN_FRAMES, get_line
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.core.redaction import redact_text
 from tdbg.core.tables import format_count
@@ -254,7 +254,7 @@ class Records:
         begun = time.perf_counter()
         file = frame.f_code.co_filename
         guards = self.maps.get_single_map(file) if self.maps.is_pending(file) else self.maps.known[file]
-        line = frame.f_lineno
+        line = get_line(frame)
         if guards is None or not (line in guards.lines or line in guards.passed_on):
             return
         places = [(file, line), *(_iter_callers(frame, file, line) if line in guards.passed_on else ())]
@@ -277,7 +277,7 @@ class Records:
         local = self.local
         if getattr(local, "record", None) is not None:  # a handler of a logger prints what is a record already
             return
-        place = (frame.f_code.co_filename, frame.f_lineno)
+        place = (frame.f_code.co_filename, get_line(frame))
         before = getattr(local, "partial", "")
         if "\n" in before and place != local.places[0]:
             before = self._record_printed_lines(
@@ -365,13 +365,13 @@ def _safe_repr(value: object) -> str:
 
 def _iter_callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
     """The callers of the place, innermost first, as far as functions that pass a message on are likely to reach."""
-    while frame is not None and (frame.f_code.co_filename != file or frame.f_lineno != line):
+    while frame is not None and (frame.f_code.co_filename != file or get_line(frame) != line):
         frame = frame.f_back
     for _ in range(CLIMB):
         frame = frame.f_back if frame is not None else None
         if frame is None:
             return
-        yield frame.f_code.co_filename, frame.f_lineno
+        yield frame.f_code.co_filename, get_line(frame)
 
 
 def extract_log_arguments(frame: FrameType, logger: object) -> tuple[object, object, object]:
@@ -489,7 +489,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
                 entry, frame = frame, frame.f_back
             if entry and frame:
                 guards = known.get(frame.f_code.co_filename, nothing)
-                line = frame.f_lineno if guards else 0
+                line = get_line(frame) if guards else 0
                 if guards is nothing or (guards and (line in guards.lines or line in guards.passed_on)):
                     guard.call_guarded(records.record_dropped_call, self, level, entry, frame)
         except BaseException as error:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Note, Traceback
-from tdbg.core.frames import OWN_FOLDER, WITHOUT_OWN_FRAMES, walk_traceback
+from tdbg.core.frames import OWN_FOLDER, WITHOUT_OWN_FRAMES, get_line, walk_traceback
 from tdbg.core.guard import guarded
 from tdbg.core.tables import format_count
 from tdbg.inject import log_recorder
@@ -142,7 +142,10 @@ def find_location(error: BaseException) -> str:
     What is installed beside Python is not the program's own, unless there is nothing else; then torch's frames, which say
     only that a module was called, give way to its caller's. What a loader's worker raised has its line there.
     """
-    frames = [(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in walk_traceback(error.__traceback__)]
+    frames = [
+        (tb.tb_frame.f_code.co_filename, tb.tb_lineno or get_line(tb.tb_frame))
+        for tb in walk_traceback(error.__traceback__)
+    ]
     frames += [frame for frame in _frames_of_worker(error) if _is_programs(frame[0])]
     theirs = [frame for frame in frames if not _is_ours(frame[0])] or frames
     own = [frame for frame in theirs if _is_programs(frame[0])] or [frame for frame in theirs if _is_beside(frame[0])]

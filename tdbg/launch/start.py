@@ -153,10 +153,14 @@ def replace_process(run: RunDir, words: Sequence[str], env: Mapping[str, str]) -
         raise start_error(words[0], error) from None
 
 
+_INFO_LOCK = threading.Lock()  # run.json is read, changed and replaced
+
+
 def _update_run_info(run: RunDir, **values: object) -> None:
-    """Note something in run.json; a full disk must not cost the user the run."""
+    """Note something in run.json, from any thread; a full disk must not cost the user the run."""
     try:
-        run.update_info(**values)
+        with _INFO_LOCK:
+            run.update_info(**values)
     except (OSError, TdbgError) as error:
         why = getattr(error, "strerror", None) or str(error)
         print_messages(
@@ -203,6 +207,8 @@ class Supervision:
             speaks=self.leads,
         )
         child.end_hung_ranks = follower.end_hung_ranks
+        if self.leads:
+            child.note_stop = lambda: _update_run_info(self.run, stop_t=time.time())
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
         patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:

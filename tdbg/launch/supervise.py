@@ -62,6 +62,7 @@ class Child:
         self._told_at = 0.0  # when the command was first told to end
         self._is_slow_reported = False
         self.end_hung_ranks: Callable[[], None] | None = None  # called once, after Ctrl-C
+        self.note_stop: Callable[[], None] | None = None  # called once, when the command is told to end
         self._sigchld = signal.getsignal(signal.SIGCHLD)
         # From here on these signals wait in line until `wait_for_exit` takes them; threads started later inherit that.
         waiting = {*self._watched, *self._resize, signal.SIGCHLD}
@@ -115,8 +116,15 @@ class Child:
 
         if number in ENDS_RUNS and not self._told_at:
             self._told_at = time.monotonic()
+            self._note_stop_once()
             if number != signal.SIGINT:
                 self.end_hung_ranks = None  # a scheduler has a patience of its own
+
+    def _note_stop_once(self) -> None:
+        with self._lock:
+            note_stop, self.note_stop = self.note_stop, None
+        if note_stop is not None:
+            note_stop()
 
     def _hasten_end(self) -> None:
         """Say once that the command takes its time to end; after Ctrl-C end what does not hear it."""
@@ -139,6 +147,7 @@ class Child:
 
     def stop_gracefully(self) -> None:
         """Ask the command to end, and make it end 10 seconds later. From any thread."""
+        self._note_stop_once()
         self._send_signal(signal.SIGTERM)
         last = threading.Timer(STOP_GRACE_S, self._send_signal, [signal.SIGKILL])
         last.daemon = True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from tdbg.core.events import Step, number
+from tdbg.core.frames import get_line
 from tdbg.core.observations import Observed
 from tdbg.core.observations.schedule import (
     OrderReversed,
@@ -231,7 +232,7 @@ class Schedule(Probe):
         )
         if whole:
             frame = program_frame(sys._getframe())
-            course.built_by = (frame.f_code, frame.f_lineno) if frame is not None else None
+            course.built_by = (frame.f_code, get_line(frame)) if frame is not None else None
             self._unannounced.append((weakref.ref(scheduler), course))
         return course
 

@@ -65,10 +65,7 @@ class EarlyEnd(Rule):
         ]
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]
-        left = sorted(
-            (found for found in ranks if _has_ended_well(view, found) or _has_vanished(view, found)),
-            key=lambda found: view.find_end_time(found),
-        )
+        left = sorted((found for found in ranks if _has_left(view, found)), key=lambda found: view.find_end_time(found))
         if not left:
             return ()
         first, left_at = left[0], view.find_end_time(left[0])
@@ -140,6 +137,12 @@ def _is_of_collective(crash: Traceback) -> bool:
     return name == "RuntimeError" and OF_BACKENDS.search(crash.message) is not None
 
 
+def _has_left(view: View, found: ProcessView) -> bool:
+    """True for a rank that ended of itself, before the run was told to end."""
+    is_left = _has_ended_well(view, found) or _has_vanished(view, found)
+    return is_left and view.find_end_time(found) < view.stop_t
+
+
 def _has_ended_well(view: View, found: ProcessView) -> bool:
     if found.crash is not None or not found.step:
         return False
@@ -157,11 +160,13 @@ def _has_vanished(view: View, found: ProcessView) -> bool:
 def _find_failure(view: View, found: ProcessView, left_at: float) -> _Failed | None:
     """How the rank failed after another had left; None where it did not, or for a reason of its own."""
     crash, code = found.crash, view.find_process_exit(found)
-    if crash is not None and crash.t >= left_at - CLOCK_S and _is_of_collective(crash):
+    lost_peer = crash is not None and crash.t >= left_at - CLOCK_S and _is_of_collective(crash)
+    if crash is not None and lost_peer and crash.t < view.stop_t:
         return _Failed(found, clip_text(f"{crash.exception}: {crash.message}", 140), True, crash.t - left_at)
-    if code is None or code >= 0 or found.start is None:
+    if found.start is None or not (lost_peer or (code or 0) < 0):
         return None
-    ended_at = view.find_exit(found)[0]
+    ended_at = min(view.find_exit(found)[0] or found.t, view.stop_t)
     stepped_at = max(one.t for one in (found.last, found.last_eval, found.start) if one is not None)
     waited_s = ended_at - max(left_at, stepped_at)
-    return _Failed(found, get_signal_name(-code), False, waited_s) if waited_s >= WAITED_S else None
+    how = get_signal_name(-code) if code is not None and code < 0 else "ended with the run"
+    return _Failed(found, how, False, waited_s) if waited_s >= WAITED_S else None

@@ -289,6 +289,12 @@ class View:
         return time.time() - max((found.t for found in self.processes.values()), default=0.0) < SILENT_S
 
     @property
+    def stop_t(self) -> float:
+        """When the command was told to end: by Ctrl-C, a signal, `--stop-on` or `--then stop`; infinite if it was not."""
+        kept = self.info.get("stop_t")
+        return float(kept) if isinstance(kept, int | float) else math.inf
+
+    @property
     def settings(self) -> Settings:
         """What the run was asked, as far as run.json can be read."""
         try:

@@ -6,7 +6,7 @@ from types import FrameType
 
 import torch
 
-from tdbg.core.frames import OWN_FOLDER
+from tdbg.core.frames import OWN_FOLDER, get_line
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 MAX_FRAMES = 60
@@ -37,7 +37,7 @@ def program_frame(frame: FrameType | None) -> FrameType | None:
 def program_line(frame: FrameType | None) -> str:
     """``file:line`` of that frame; empty where there is none. The file as seen from the working directory."""
     found = program_frame(frame)
-    return f"{short_path(found.f_code.co_filename)}:{found.f_lineno}" if found is not None else ""
+    return f"{short_path(found.f_code.co_filename)}:{get_line(found)}" if found is not None else ""
 
 
 def raising_line(error: BaseException) -> str:
@@ -46,7 +46,7 @@ def raising_line(error: BaseException) -> str:
     while place is not None:
         file = place.tb_frame.f_code.co_filename
         if not file.startswith((TORCH, OWN_FOLDER, "<")):
-            found = f"{short_path(file)}:{place.tb_lineno}"
+            found = f"{short_path(file)}:{place.tb_lineno or get_line(place.tb_frame)}"
         place = place.tb_next
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tdbg.core.frames import OWN_FOLDER
+from tdbg.core.frames import OWN_FOLDER, get_line
 from tdbg.runtime.code_places import TORCH, program_frame
 from tdbg.runtime.own_hooks import add_node_hook, add_post_hook, add_pre_hook
 from tdbg.runtime.rerun import Call, Operation, as_before, output_pairs
@@ -170,7 +170,8 @@ def _line_of_stack() -> tuple[str, str]:
     if frame is None:
         return "", ""
     name = frame.f_code.co_filename
-    return f"{name}:{frame.f_lineno}", linecache.getline(name, frame.f_lineno).strip()[:200]
+    line = get_line(frame)
+    return f"{name}:{line}", linecache.getline(name, line).strip()[:200]
 
 
 def _line_of_text(lines: list[str]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import threading
 import traceback
 from types import FrameType
 
-from tdbg.core.frames import OWN_FOLDER
+from tdbg.core.frames import OWN_FOLDER, get_line
 
 MAX_FRAMES = 60
 MAX_THREADS = 64
@@ -43,7 +43,7 @@ def locate_frame(frame: FrameType | None) -> str:
     found = own or frame
     if found is None:
         return ""
-    return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno} in {found.f_code.co_name}"
+    return f"{os.path.basename(found.f_code.co_filename)}:{get_line(found)} in {found.f_code.co_name}"
 
 
 def is_foreign_file(file: str) -> bool:
@@ -62,4 +62,4 @@ def is_running(frame: FrameType | None, function: str) -> bool:
 
 def read_source_line(frame: FrameType | None) -> str:
     """The source line that the innermost frame is at, if it can be read."""
-    return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return "" if frame is None else linecache.getline(frame.f_code.co_filename, get_line(frame))

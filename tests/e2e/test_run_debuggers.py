@@ -68,6 +68,7 @@ def test_a_model_with_hooks_of_the_program_is_not_run_again(watched_runner: Runn
         ("xyz", "no debugger is named 'xyz'", "known debuggers: activation-stats, attention,"),
         ("gradcam", "--debugger gradcam names no layer", "write --debugger gradcam:LAYER"),
         ("gradcam:re:(", "is not a regular expression", "Python's re"),
+        ("gradcam:layers.[0-3", "has a '[' without a ']'", "layers.[0-3].attn"),
     ],
 )
 def test_a_wrong_word_is_told_before_the_start(watched_runner: Runner, word: str, what: str, next_step: str) -> None:

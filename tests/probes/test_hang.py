@@ -17,6 +17,9 @@ from tdbg.probes.hang import hang_watch
 from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
 from tdbg.probes.hang.collective_status import CollectiveStatus, GroupNames, RunningCall, read_status
 from tdbg.probes.hang.hang_watch import HangWatch, Look, Standstill
+from tdbg.probes.hang.training_lines import locate_own_line
+from tdbg.runtime import thread_stacks
+from tdbg.runtime.code_places import short_path
 
 PATIENCE_S = 30.0
 BASE_S = 15.0
@@ -284,6 +287,22 @@ def test_what_a_thread_does_is_known_by_its_stack() -> None:
     frames, line, _ = wait_in(call_pdb)
     assert name_activity(frames, line) == "debugger", "whatever it waits for"
     assert find_distributed_call(frames) == ""
+
+
+def test_an_instruction_that_belongs_to_no_line_is_looked_at_as_well() -> None:
+    """A thread may stand at one that the compiler added; generated code may have no lines at all."""
+
+    def sleep_without_lines(end: threading.Event) -> None:
+        end.wait()
+
+    code = sleep_without_lines.__code__
+    sleep_without_lines.__code__ = code.replace(co_linetable=b"")
+    frames, _, _ = wait_in(sleep_without_lines)
+    own = next(frame for frame in frames if frame.f_code.co_name == "sleep_without_lines")
+    assert own.f_lineno is None
+    assert thread_stacks.locate_frame(own) == f"test_hang.py:{code.co_firstlineno} in sleep_without_lines"
+    assert thread_stacks.read_source_line(own) == linecache.getline(__file__, code.co_firstlineno)
+    assert locate_own_line(own) == (f"{short_path(__file__)}:{code.co_firstlineno}", code.co_qualname)
 
 
 def test_a_call_of_torch_distributed_is_known_by_its_stack() -> None:

@@ -679,3 +679,26 @@ def test_a_rank_that_only_waited_until_it_was_ended(make_stream, after_s, evalua
     assert ("TD-R007" in codes) == told
     if told:
         assert find_first(run, "TD-R007").title.endswith("rank 0 took no step after step 9 in the 60 s until the end")
+
+
+@pytest.mark.parametrize(("stop", "told"), [("before", False), ("after", True)])
+def test_what_happens_once_the_run_was_told_to_end_says_nothing_of_a_rank(make_stream, stop, told):
+    """Whoever ends first at `--stop-on`, the others lose it."""
+    run = make_stream()
+    emit_left_alone(run)
+    stop_t = run.t + 1.0 if stop == "after" else 0.0
+    run.run.update_info(stop_t=stop_t)
+    assert ("TD-R007" in run.judge_codes(1)) == told
+
+
+def test_a_rank_that_lost_another_when_the_run_was_told_to_end_had_waited_for_it(make_stream):
+    run = make_stream()
+    zero, one = begin_pair(run, (9, 9), well=False)
+    run.end_process(one, 9)
+    run.t += 60.0
+    run.run.update_info(stop_t=run.t)
+    run.t += 1.0
+    run.emit_events(zero, Traceback(exception="RuntimeError", message=LOST, where="train.py:8", how="uncaught", step=9))
+    finding = find_first(run, "TD-R007", 1)
+    assert finding.severity == "warning"
+    assert finding.title.endswith("rank 0 took no step after step 9 in the 60 s until the end")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from tdbg.core.frames import get_line
 from tdbg.core.guard import Guard
 from tdbg.probes.augmentation.worker_pipe import WorkerPipe
 from tdbg.probes.dataloader.feeds import format_dataset_name, is_in_worker
@@ -186,7 +187,7 @@ def locate_fetch_line(frame: FrameType) -> Place | None:
         if not found[0] and not is_foreign_file(current.f_code.co_filename):
             code = current.f_code
             callee = f"{inner.f_code.co_name} ({_short_library_path(inner.f_code.co_filename)})" if inner else ""
-            found = f"{short_path(code.co_filename)}:{current.f_lineno}", code.co_qualname, callee
+            found = f"{short_path(code.co_filename)}:{get_line(current)}", code.co_qualname, callee
         if not is_tdbg(current):
             inner = current
         current = current.f_back

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from types import FrameType
 
+from tdbg.core.frames import get_line
 from tdbg.core.guard import Guard
 from tdbg.runtime.code_places import short_path
 from tdbg.runtime.stack_sampler import Place, StackSampler
@@ -64,7 +65,7 @@ def locate_own_line(frame: FrameType) -> Place:
         current = current.f_back
     if current is None:
         return "", ""
-    return f"{short_path(current.f_code.co_filename)}:{current.f_lineno}", current.f_code.co_qualname
+    return f"{short_path(current.f_code.co_filename)}:{get_line(current)}", current.f_code.co_qualname
 
 
 def _rank_lines(seconds: defaultdict[Place, float]) -> Lines:

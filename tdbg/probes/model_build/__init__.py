@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from tdbg.core.events import Step, number
+from tdbg.core.frames import get_line
 from tdbg.core.guard import Guard
 from tdbg.core.observations.model_build import (
     BrokenTie,
@@ -505,7 +506,7 @@ def _find_building_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def _locate_frame(frame: FrameType | None) -> tuple[str, int]:
-    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+    return (frame.f_code.co_filename, get_line(frame)) if frame is not None else ("", 0)
 
 
 def _format_place(place: tuple[str, int]) -> str:
