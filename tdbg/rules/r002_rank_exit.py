@@ -61,8 +61,9 @@ class RankExit(Rule):
     the rank, another order, another size. SIGBUS: /dev/shm is full; give loader workers less or the container
     more. A plain code: search the program for `sys.exit`.
 
-    Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`; so is the end of a rank
-    that made no progress at the time (TD-R006): whoever ended it did so because of that.
+    Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`; so is every
+    end after the run was told to end (Ctrl-C, a signal, `--stop-on`), and the end of a rank that made no progress
+    at the time (TD-R006): whoever ended it did so because of that.
     """
 
     code = "TD-R002"
@@ -105,13 +106,16 @@ class RankExit(Rule):
             for rank, (told_t, quiet_s) in self._hung.items()
             if rank == first.rank
         ]
+        after_stop = first.t >= view.stop_t
+        is_asked = first.code in ASKED_TO_END or after_stop or bool(hung) or first.rank in self._stopped
         return (
             self.make_finding(
                 f"rank {first.rank} {how}{_format_place(place)}{when}",
-                severity="info" if first.code in ASKED_TO_END or hung or first.rank in self._stopped else self.severity,
+                severity="info" if is_asked else self.severity,
                 first_step=first.step,
                 rank=first.rank,
                 evidence=hung
+                + ["after the run was told to end"] * after_stop
                 + [f"on {first.host}"] * bool(first.host)
                 + [f"then: {join_limited(others, 6)}"] * bool(others)
                 + [f"Python stacks: {first.folder.name}/{NATIVE_STACK}"] * bool(place),

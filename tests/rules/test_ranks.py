@@ -244,6 +244,16 @@ def test_a_request_to_end_is_info(one_rank):
     assert [(f.code, f.severity) for f in run.judge_stream(-2).findings] == [("TD-R002", "info")]
 
 
+@pytest.mark.parametrize(("stop_s", "severity"), [(-1.0, "info"), (1.0, "error")])
+def test_an_abort_once_the_run_was_told_to_end_is_info(make_stream, stop_s, severity):
+    """A rank in a collective whose other side has ended."""
+    run = make_stream()
+    begin_pair(run, (9, 9), well=False)
+    run.record_child_exit(0, -6)
+    run.run.update_info(stop_t=run.t + stop_s)
+    assert find_first(run, "TD-R002", 1).severity == severity
+
+
 def make_crash(step: int = 3, **more) -> Traceback:
     lines = [
         "Traceback (most recent call last):",
