@@ -20,8 +20,8 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --debugger --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --serve --preflight --dry-run --exec -q --quiet --color -h --help' ;;
-        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --debugger --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --serve --dry-run --exec -q --quiet --color -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --debugger --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-samples --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --serve --preflight --dry-run --exec -q --quiet --color -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --debugger --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-samples --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stack-signal --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --serve --dry-run --exec -q --quiet --color -h --help' ;;
         'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
         'runs') reply='-h --help' ;;
         'runs ls') reply='--limit --json --color -h --help' ;;
@@ -98,6 +98,7 @@ _tdbg_kind() {
         'run --capture-steps') reply='RANGE' ;;
         'run --capture-epochs') reply='EPOCHS' ;;
         'run --capture-phase') reply='PHASE' ;;
+        'run --capture-samples') reply='SAMPLES' ;;
         'run --capture-on') reply='CODE|SEVERITY' ;;
         'run --capture-budget') reply='SIZE' ;;
         'run --capture-policy') reply='POLICY' ;;
@@ -146,6 +147,7 @@ _tdbg_kind() {
         'profile --capture-steps') reply='RANGE' ;;
         'profile --capture-epochs') reply='EPOCHS' ;;
         'profile --capture-phase') reply='PHASE' ;;
+        'profile --capture-samples') reply='SAMPLES' ;;
         'profile --capture-on') reply='CODE|SEVERITY' ;;
         'profile --capture-budget') reply='SIZE' ;;
         'profile --capture-policy') reply='POLICY' ;;

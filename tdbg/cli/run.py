@@ -112,6 +112,12 @@ OPTIONS: Options = {
     "capture_phase": Option(
         ("--capture-phase",), "PHASE", "Capture in this phase only: train, val or eval; repeatable.", group=CAPTURE
     ),
+    "capture_samples": Option(
+        ("--capture-samples",),
+        "SAMPLES",
+        "Samples of a batch to keep: worst, worst:4 (largest loss), wrong, or N (every Nth).",
+        group=CAPTURE,
+    ),
     "capture_on": Option(
         ("--capture-on",),
         "CODE|SEVERITY",
@@ -239,6 +245,7 @@ class RunArgs(Args):
     capture_steps: str | None = None
     capture_epochs: str | None = None
     capture_phase: "Sequence[str]" = ()
+    capture_samples: str | None = None
     capture_on: "Sequence[str]" = ()
     capture_budget: str | None = None
     capture_policy: str | None = None

@@ -8,11 +8,14 @@ TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tdbg.viewer.run_library import RunLibrary
+
 HELP = """Show runs in the browser, and serve them as an HTTP API on 127.0.0.1.
 
         tdbg view
         tdbg view train --open
         tdbg view tdbg_runs --port 8000
+        tdbg view s3://bucket/runs
 
     Print an address with a token; the page keeps a session for it. Nothing else on this machine or the network can
     read the pages without that token. On another machine, forward the port with the ssh line that is printed.
@@ -23,7 +26,9 @@ OPTIONS: Options = {
     "routes": Option(("--routes",), "", "Print the addresses of the HTTP API, and end."),
     "control": Option(("--control",), "", "Allow the pages to change level and flags of a live run."),
 }
-ARGUMENT = Argument("RUN", "A run, a folder of runs, or nothing for ./tdbg_runs.", field="run", many=False)
+ARGUMENT = Argument(
+    "RUN", "A run, a folder of runs, a URL of either, or nothing for ./tdbg_runs.", field="run", many=False
+)
 
 
 class ViewArgs(Args):
@@ -46,7 +51,7 @@ def view_runs(args: ViewArgs) -> int:
 
     try:
         from tdbg.viewer.routes import list_routes
-        from tdbg.viewer.run_library import RunLibrary, Served
+        from tdbg.viewer.run_library import Served
         from tdbg.viewer.server import LOOPBACK, bind_socket, build_app, serve
         from tdbg.viewer.sessions import Sessions
     except ModuleNotFoundError as error:
@@ -54,7 +59,7 @@ def view_runs(args: ViewArgs) -> int:
     if args.routes:
         print_table(("method", "address", "answer"), [(one.method, one.path, one.summary) for one in list_routes()])
         return 0
-    sessions, library = Sessions(), RunLibrary(args.run)
+    sessions, library = Sessions(), _open_library(args)
     listener = bind_socket(args.port)
     port = listener.getsockname()[1]
     page = f"/runs/{quote(library.only.path.name, safe='')}/overview" if library.only is not None else "/runs"
@@ -67,7 +72,24 @@ def view_runs(args: ViewArgs) -> int:
             serve(build_app(served), listener)
         finally:
             served.drawings.close()
+            library.close()
     return 0
+
+
+def _open_library(args: ViewArgs) -> "RunLibrary":
+    """The runs that are named, on this machine or on a store."""
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.urls import Url, parse_location
+    from tdbg.viewer.run_library import RunLibrary
+
+    place = parse_location(args.run) if args.run is not None else None
+    if not isinstance(place, Url):
+        return RunLibrary(None if place is None else str(place))
+    if args.control:
+        raise TdbgError("--control needs a run directory on this machine", "leave out --control")
+    from tdbg.viewer.remote_runs import RemoteLibrary
+
+    return RemoteLibrary(place)
 
 
 def _print_advice(host: str, port: int) -> None:

@@ -14,7 +14,8 @@ LAYER_DEBUGGERS = ("activation-stats", "attention", "feature-map", "gradcam", "g
 DATAPOINT_DEBUGGERS = ("inputs", "labels", "outputs")
 # Why passes are left out, where that is what was asked for.
 SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH = "sampled", "over budget", "of an epoch that was not the last"
-ASKED_FOR = frozenset((SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH))
+NO_SAMPLE = "without a sample that --capture-samples asks for"
+ASKED_FOR = frozenset((SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH, NO_SAMPLE))
 
 
 class Spec(NamedTuple):
@@ -123,6 +124,35 @@ class Epochs(NamedTuple):
     def is_selected(self, epoch: int) -> bool:
         """True if this epoch is one, however many there are; the last one cannot be told."""
         return bool(self.every) and (epoch + 1) % self.every == 0
+
+
+class Samples(NamedTuple):
+    """Which samples of a batch: those of the largest loss, those predicted wrong, or every Nth.
+
+    kind: worst, wrong, every, or empty for all. number: how many of a batch are kept (worst), or N (every).
+    """
+
+    kind: str = ""
+    number: int = 1
+
+    @classmethod
+    def parse(cls, text: str, name: str = "samples") -> "Samples":
+        """``worst``, ``worst:4``, ``wrong``, or a number above 0; TdbgError for anything else. name: of the option."""
+        word, colon, number = (part.strip() for part in text.lower().partition(":"))
+        if not word and not colon:
+            return cls()
+        if word.isdecimal() and int(word) and not colon:
+            return cls("every", int(word))
+        if word in ("worst", "wrong") and not colon:
+            return cls(word)
+        if word == "worst" and number.isdecimal() and int(number):
+            return cls(word, int(number))
+        raise TdbgError(f"{name} cannot be {text!r}", "write worst, worst:4, wrong, or a number above 0 (every Nth)")
+
+    @property
+    def is_judged(self) -> bool:
+        """True if it takes the labels and the prediction to choose."""
+        return self.kind in ("worst", "wrong")
 
 
 def check_spec(text: str) -> None:

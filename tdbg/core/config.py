@@ -12,7 +12,7 @@ from typing import Any
 
 from tdbg.core import flags as flag_table
 from tdbg.core import sink_files
-from tdbg.core.capture import PHASES, Epochs, check_debugger, check_spec
+from tdbg.core.capture import PHASES, Epochs, Samples, check_debugger, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, print_message_once, pyproject_sources, user_source, yaml_source
 from tdbg.core.errors import TdbgError, suggest_name
@@ -113,6 +113,9 @@ class Settings:
         LOCAL, "capture these epochs only: N (every Nth and the last), latest or all", ""
     )
     capture_phase: list[str] = declare_setting(LOCAL, "capture in these phases only: train, val, eval", factory=list)
+    capture_samples: str = declare_setting(
+        LOCAL, "keep these samples of a batch only: worst, worst:4, wrong or N (every Nth)", ""
+    )
     capture_on: list[str] = declare_setting(
         LOCAL, "capture from the first finding with one of these codes or severities", factory=list
     )
@@ -404,6 +407,11 @@ def _validate_epochs(key: str, value: object) -> str:
     return str(value).strip().lower()
 
 
+def _validate_samples(key: str, value: object) -> str:
+    Samples.parse(str(value), key)
+    return str(value).strip().lower()
+
+
 def _parse_phases(key: str, value: object) -> list[str]:
     return [_make_choice_check(PHASES)(key, word) for word in _parse_words(key, value)]
 
@@ -504,6 +512,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "capture_steps": _make_range_check(":"),
     "capture_epochs": _validate_epochs,
     "capture_phase": _parse_phases,
+    "capture_samples": _validate_samples,
     "capture_on": _parse_words,
     "capture_budget": _validate_size,
     "capture_policy": _make_choice_check(CAPTURE_POLICIES),

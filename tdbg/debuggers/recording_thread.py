@@ -6,15 +6,19 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tdbg.core.capture import NO_SAMPLE
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import guarded
 from tdbg.debuggers.plain import to_raw_dtype
 from tdbg.debuggers.pool import Pool
+from tdbg.debuggers.sample_choice import SampleChooser
+from tdbg.debuggers.structure import is_number_list
 from tdbg.debuggers.tap import Copied, Form
 from tdbg.pages.format.layout import UnstorableError
 from tdbg.pages.format.page_writer import BudgetExceeded, Item, PageWriter
@@ -35,18 +39,37 @@ class Job(ABC):
         """Give its memory back, written or not."""
 
 
+class SkippedError(Exception):
+    """There is nothing to write, as was asked for; its text is the reason."""
+
+
 class Pass(Job):
-    """What one pass copied. about: fields of `PageWriter.add`. stats: figures of the tensors, and not the tensors."""
+    """What one pass copied. about: fields of `PageWriter.add`. stats: figures of the tensors, and not the tensors.
+
+    chooser: which of its samples are kept; None for all.
+    """
 
     def __init__(
-        self, copied: Copied, pool: Pool, key: str | int, about: dict[str, object], *, stats: bool = False
+        self,
+        copied: Copied,
+        pool: Pool,
+        key: str | int,
+        about: dict[str, Any],
+        *,
+        stats: bool = False,
+        chooser: SampleChooser | None = None,
+        samples: int = 0,
     ) -> None:
         self.copied, self.pool, self.key, self.about, self.stats = copied, pool, key, about, stats
+        self._chooser, self._samples = chooser, samples
 
     def write_pages(self, writer: PageWriter) -> int:
         copied = self.copied
         for event in copied.events:
             event.synchronize()
+        rows = self._choose_rows()
+        if rows is not None:
+            return self._write_rows(writer, rows)
         if self.stats:
             about = {name: value for name, value in self.about.items() if name != "split"}
             writer.add(self.key, [], scalars={**copied.scalars, **figures_of(copied)}, **about)
@@ -58,6 +81,46 @@ class Pass(Job):
             items = [_build_item(form, data) for form, data in iter_parts(copied)]
             writer.add(self.key, items, scalars=copied.scalars, **self.about)
         return copied.data_bytes
+
+    def _choose_rows(self) -> list[int] | None:
+        """The rows of the chosen samples; None for all of them. SkippedError for none."""
+        if self._chooser is None or self._samples < 1:
+            return None
+        tensors = {form.path: tensor for form, tensor in _iter_tensors(self.copied)}
+        for path, value in self.copied.scalars.items():
+            if isinstance(value, list) and is_number_list(value) and len(value) == self._samples:
+                tensors[path] = torch.tensor(value)
+        rows = self._chooser.choose_rows(self._samples, tensors)
+        if rows == []:
+            raise SkippedError(NO_SAMPLE)
+        return rows
+
+    def _write_rows(self, writer: PageWriter, rows: list[int]) -> int:
+        """Write some samples of the batch; what has no row for each sample is written whole."""
+        about, copied = dict(self.about), self.copied
+        split = {form.path for form in copied.list_forms() if form.shape[:1] == (self._samples,) and not form.note}
+        about["rows"] = rows
+        if "keys" in about:
+            about |= {"keys": _pick(about["keys"], rows), "split": [path for path in about["split"] if path in split]}
+        of_padding = about.pop("padding", ())
+        padded = [place for place, row in enumerate(rows) if row in of_padding]
+        about.pop("flags", None)
+        if padded:
+            about |= {"flags": ["padding"], "padding": padded}
+        scalars = {
+            path: _pick(value, rows) if isinstance(value, list) and len(value) == self._samples else value
+            for path, value in copied.scalars.items()
+        }
+        if self.stats:
+            about.pop("split", None)
+            writer.add(self.key, [], scalars={**scalars, **figures_of(copied, rows, split)}, **about)
+            return 0
+        items = [
+            _build_row_item(form, data, rows) if form.path in split else _build_item(form, data)
+            for form, data in iter_parts(copied)
+        ]
+        writer.add(self.key, items, scalars=scalars, **about)
+        return sum(len(item.data) for item in items)
 
     def release_memory(self) -> None:
         for buffer in self.copied.list_buffers():
@@ -172,7 +235,7 @@ class Recording:
                 self._write_job(job)
             else:
                 self.count_dropped(1, self._explain_drop())
-        except UnstorableError as error:  # this one cannot be kept, the others can
+        except (UnstorableError, SkippedError) as error:  # this one is not kept, the others are
             self.count_dropped(1, str(error))
         except BaseException as error:  # guard: told by the next put
             self.error = error
@@ -211,20 +274,22 @@ def iter_parts(copied: Copied) -> Iterable[tuple[Form, memoryview]]:
         yield loose.form, view_bytes(loose.buffer)
 
 
-def figures_of(copied: Copied) -> dict[str, object]:
-    """Exact figures of each tensor that came, under its path."""
-    found: list[tuple[Form, Tensor]] = []
+def _iter_tensors(copied: Copied) -> Iterator[tuple[Form, Tensor]]:
+    """Each tensor that came, in host memory."""
     if copied.plan is not None and copied.buffer is not None:
-        views = copied.plan.build_views(copied.buffer)
-        found += zip(copied.plan.forms[: copied.filled], views, strict=False)
-    found += [
-        (loose.form, loose.buffer.view(to_raw_dtype(loose.form.dtype)).view(loose.form.shape)) for loose in copied.loose
-    ]
+        yield from zip(copied.plan.forms[: copied.filled], copied.plan.build_views(copied.buffer), strict=False)
+    for loose in copied.loose:
+        yield loose.form, loose.buffer.view(to_raw_dtype(loose.form.dtype)).view(loose.form.shape)
+
+
+def figures_of(copied: Copied, rows: Sequence[int] = (), split: Container[str] = ()) -> dict[str, object]:
+    """Exact figures of each tensor that came, under its path. rows: of those in ``split``, these alone."""
+    found = [(form, tensor[list(rows)] if form.path in split else tensor) for form, tensor in _iter_tensors(copied)]
     measured = [(form, _to_measurable(form, tensor)) for form, tensor in found if tensor.numel()]
-    rows = measure_tensors([tensor for _, tensor in measured])
+    measured_figures = measure_tensors([tensor for _, tensor in measured])
     return {
         f"{form.path}/{name}": getattr(figures, name)
-        for (form, _), figures in zip(measured, rows, strict=True)
+        for (form, _), figures in zip(measured, measured_figures, strict=True)
         if figures is not None
         for name in FIGURES
         if getattr(figures, name) is not None
@@ -245,6 +310,16 @@ def _to_measurable(form: Form, tensor: Tensor) -> Tensor:
 
 def _format_dtype(form: Form) -> str:
     return str(form.dtype).removeprefix("torch.")
+
+
+def _pick(values: Sequence[Any], rows: Sequence[int]) -> list[Any]:
+    return [values[row] for row in rows]
+
+
+def _build_row_item(form: Form, data: memoryview, rows: Sequence[int]) -> Item:
+    size = len(data) // form.shape[0]
+    picked = b"".join(data[row * size : (row + 1) * size] for row in rows)
+    return Item(form.path, _format_dtype(form), (len(rows), *form.shape[1:]), picked, dict(form.note))
 
 
 def _build_item(form: Form, data: memoryview) -> Item:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, DebuggerSpec, Epochs, split_parts
+from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, DebuggerSpec, Epochs, Samples, split_parts
 from tdbg.core.config import Selection
 from tdbg.core.errors import TdbgError
 from tdbg.core.observations.capture import (
@@ -34,6 +34,7 @@ from tdbg.debuggers.layers import has_forward, is_plain_sequence, place_of, plac
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording_thread import Pass, Recording
 from tdbg.debuggers.run_debuggers import RunDebuggers, iter_entries
+from tdbg.debuggers.sample_choice import SampleChooser
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter
@@ -95,6 +96,10 @@ class Capture(Probe):
         super().__init__(monitor)
         settings = monitor.settings
         self.parts, self.specs = split_parts(settings.capture)
+        samples = Samples.parse(settings.capture_samples)
+        if samples.is_judged:
+            self.parts = PARTS
+        self._chooser = SampleChooser(samples) if samples.kind else None
         self.phases = settings.capture_phase
         self.epochs = Epochs.parse(settings.capture_epochs)
         self.selection = Selection(settings.capture_every, settings.capture_steps, settings.ranks)
@@ -117,6 +122,8 @@ class Capture(Probe):
         self._taken: weakref.WeakKeyDictionary[BatchIterator, int] = weakref.WeakKeyDictionary()
         self._graded_calls = 0  # with gradients on, before there was an optimizer: the monitor does not count them
         self._about: dict[str, Any] = {}
+        self._samples = 0  # of that pass
+        self._without_batch = 0  # passes
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
         self._rarity = 1
@@ -252,7 +259,7 @@ class Capture(Probe):
         self._eager.__enter__()
         # Loaders of validation count passes of their own, which are no epochs.
         epoch = self._trained if phase == "val" else self.monitor.epoch
-        self._about = {"step": step, "epoch": epoch, "phase": phase}
+        self._about, self._samples = {"step": step, "epoch": epoch, "phase": phase}, call.samples or 0
         batch, samples = self._batches.find_batch((call.args, call.kwargs)), call.samples
         keys = batch.ids if batch is not None and batch.ids else None
         if batch is not None and keys is not None and len(keys) == samples:
@@ -275,10 +282,7 @@ class Capture(Probe):
         """What the loader gave for this pass; where that is not certain, what the model was given."""
         content = None if batch is None else batch.content
         if content is None and "batch" in self.parts:
-            self._note(
-                "capture-no-batch",
-                "--capture batch: no DataLoader batch matches this call of the model; its arguments were kept instead",
-            )
+            self._without_batch += 1
         return find_parts(content, module, call)
 
     def _attach_debuggers(self, module: nn.Module, call: "Call") -> None:
@@ -460,7 +464,7 @@ class Capture(Probe):
             if copied is None:
                 self._count_dropped("no room")
             else:
-                self.waiting.add_pass(Ended(copied, self._key, self._about))
+                self.waiting.add_pass(Ended(copied, self._key, self._about, self._samples))
         elif self.waiting:
             self.waiting.hand_over_complete()
 
@@ -496,7 +500,8 @@ class Capture(Probe):
         about = {name: value for name, value in about.items() if value not in (None, {})}
         try:
             stats = self.monitor.settings.capture_stats
-            self._recording_of(about.get("epoch")).submit_job(Pass(copied, self.pool, ended.key, about, stats=stats))
+            job = Pass(copied, self.pool, ended.key, about, stats=stats, chooser=self._chooser, samples=ended.samples)
+            self._recording_of(about.get("epoch")).submit_job(job)
         except BudgetExceeded as error:
             self._end_over(error)
         except (OSError, TdbgError) as error:
@@ -613,6 +618,8 @@ class Capture(Probe):
             skips=self._skips,
             not_executed=[path for path in self._idle if not self._is_iterated(path)][:64],
             waited_s=round(self.pool.waited_s, 3),
+            unjudged=(self._chooser.unjudged if self._chooser is not None else 0) or None,
+            without_batch=self._without_batch or None,
         )
         self.emit(done)
 

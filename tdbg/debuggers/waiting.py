@@ -13,11 +13,12 @@ NO_ROOM = "its gradient is missing: passes that waited for backward filled the m
 
 
 class Ended(NamedTuple):
-    """A pass whose forward is over. about: fields of `PageWriter.add`."""
+    """A pass whose forward is over. about: fields of `PageWriter.add`. samples: rows of its batch, 0 if unknown."""
 
     copied: Copied
     key: str | int
     about: dict[str, Any]
+    samples: int = 0
 
 
 class Waiting:

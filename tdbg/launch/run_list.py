@@ -20,6 +20,7 @@ from tdbg.rules.verdict import REPORT_FILE
 from tdbg.rules.view import SILENT_S, read_info
 
 REMOVED_SUFFIX = ".removed"  # of a run whose removal has begun
+ABANDONED_S = 7 * 86_400.0  # a run of another host that wrote nothing for so long was killed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +124,8 @@ def select_old_runs(
     """Of runs, the newest first, those that may go, and why others of them stay.
 
     keep: so many of the newest stay. older_s: and those that ended, or began, less than so many seconds ago. A run that
-    may still go on stays, and so does one that another user owns.
+    may still go on stays, and so does one that another user owns. Of a run of another host nobody here knows whether it
+    goes on: it is taken for ended once it wrote nothing for a week, and for older_s.
     """
     chosen, kept = [], []
     for path in paths[keep:]:
@@ -135,13 +137,22 @@ def select_old_runs(
             continue  # another removed it meanwhile
         if older_s is not None and now - last_t < older_s:
             continue
-        if not has_ended(info):
+        if not has_ended(info) and not (older_s is not None and _is_abandoned(path, info, now - older_s, now)):
             kept.append(f"{path.name} is kept: it may still be running")
         elif obstacle:
             kept.append(f"{path.name} is kept: {obstacle}")
         else:
             chosen.append(path)
     return chosen, kept
+
+
+def _is_abandoned(path: Path, info: dict[str, object], until: float, now: float) -> bool:
+    """True if a run of another host wrote nothing since ``until``, and for a week."""
+    supervisor = info.get("supervisor")
+    if not isinstance(supervisor, dict) or supervisor.get("host") == host_name():
+        return False
+    times = [os.lstat(os.path.join(folder, name)).st_mtime for folder, _, names in os.walk(path) for name in names]
+    return max(times, default=now) < min(until, now - ABANDONED_S)
 
 
 def measure_run(path: Path) -> int:

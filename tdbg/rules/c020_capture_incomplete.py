@@ -22,7 +22,8 @@ class CaptureIncomplete(KindsRule):
 
     What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer
     ran in no captured pass, when something could not be kept (a tensor without values, a gradient that never came),
-    when passes were left out, when the disk took no more, when the bytes asked for were used up, when nothing was
+    when passes were left out, when `--capture-samples` found no labels to choose by, when a call matches no
+    batch of a DataLoader, when the disk took no more, when the bytes asked for were used up, when nothing was
     captured, and when `--capture-upload` could not copy all of it.
 
     Why it matters: Pages that lack what they were made for are found out too late.
@@ -118,6 +119,10 @@ class CaptureIncomplete(KindsRule):
             yield "idle", self._make_idle_finding(process, seen.not_executed, kept)
         if seen.skipped:
             yield "skipped", self._make_skipped_finding(process, seen.skipped, seen.skips or 0, kept)
+        if seen.unjudged:
+            yield "unjudged", self._make_unjudged_finding(process, seen.unjudged, kept)
+        if seen.without_batch:
+            yield "without batch", self._make_without_batch_finding(process, seen.without_batch, kept)
         lost = {why: count for why, count in (seen.dropped or {}).items() if why not in ASKED_FOR}
         if lost:
             yield "lost", self._make_lost_finding(process, lost, kept)
@@ -131,6 +136,28 @@ class CaptureIncomplete(KindsRule):
             evidence=kept,
             cause="the model has these layers and does not use them, or not in these steps and phases",
             try_next="choose other layers, steps or phases",
+        )
+
+    def _make_unjudged_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:
+        return self.make_finding(
+            f"all samples of {format_count(passes, 'captured pass')} kept, {process.display_name}: no labels match the prediction",
+            severity="warning",
+            rank=process.rank,
+            phase="capture",
+            evidence=kept,
+            cause="--capture-samples compares the labels of the batch with what the model returned",
+            try_next="`--capture-samples N` keeps every Nth sample; look at the entries `labels` and `outputs` of a datapoint",
+        )
+
+    def _make_without_batch_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:
+        return self.make_finding(
+            f"the arguments of {format_count(passes, 'call')} kept in place of the batch, {process.display_name}",
+            severity="info",
+            rank=process.rank,
+            phase="capture",
+            evidence=kept,
+            cause="no batch of a DataLoader matches these calls of the model",
+            try_next="read `inputs` as what the model was given; labels may be missing",
         )
 
     def _make_skipped_finding(

@@ -64,10 +64,11 @@ class _Failure:
 
 
 class Drawings:
-    """The last drawing of each run; at most one large run is drawn at a time."""
+    """The last drawing of each run; who asks for one run does not wait for another, and one large run is drawn at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what follows; nothing is drawn while it is held
+        self._turns: dict[Path, threading.Lock] = {}  # whoever draws a run holds its turn
         self._final: OrderedDict[Path, Drawing] = OrderedDict()
         self._quick: OrderedDict[Path, Drawing] = OrderedDict()
         self._failures: dict[Path, _Failure] = {}
@@ -77,17 +78,20 @@ class Drawings:
         """The newest whole drawing, if the files are as they were or it is not old; else one that is quick to make."""
         stamp, size = stamp_run(run)
         with self._lock:
-            final = self._final.get(run.path)
+            turn = self._turns.setdefault(run.path, threading.Lock())
+        with turn:
+            with self._lock:
+                final, quick = self._final.get(run.path), self._quick.get(run.path)
+                failure = self._failures.get(run.path)
             if final is not None and (final.stamp == stamp or self._is_resting(final)):
                 return replace(final, is_current=final.stamp == stamp)
             if size < LARGE_BYTES:
                 return self._keep(self._final, run.path, draw_whole(run, stamp))
-            found = final or self._quick.get(run.path)
+            found = final or quick
             is_old = found is None or (found.stamp != stamp and time.monotonic() - found.drawn_at >= FRESH_S)
-            failure = self._failures.get(run.path)
             if found is None or (is_old and not found.is_whole):
                 found = self._keep(self._quick, run.path, draw_quickly(run, stamp, failure.reason if failure else ""))
-            if self._process is None and not self._is_hopeless(failure, stamp):
+            if not self._is_hopeless(failure, stamp):
                 self._start_drawing(run, stamp)  # last: on few cores it takes time from what is waited for
             return replace(found, is_current=found.stamp == stamp)
 
@@ -100,31 +104,35 @@ class Drawings:
     def _is_resting(final: Drawing) -> bool:
         return time.monotonic() - final.drawn_at < REST * final.took_s
 
-    @staticmethod
-    def _keep(kept: OrderedDict[Path, Drawing], path: Path, drawing: Drawing) -> Drawing:
-        kept[path] = drawing
-        kept.move_to_end(path)
-        while len(kept) > MAX_KEPT:
-            kept.popitem(last=False)
+    def _keep(self, kept: OrderedDict[Path, Drawing], path: Path, drawing: Drawing) -> Drawing:
+        with self._lock:
+            kept[path] = drawing
+            kept.move_to_end(path)
+            while len(kept) > MAX_KEPT:
+                kept.popitem(last=False)
         return drawing
 
     def _start_drawing(self, run: RunDir, stamp: Stamp) -> None:
+        """Draw a large run in a process of its own, unless there is one."""
         command = [sys.executable, "-P", "-m", "tdbg.viewer.drawings", str(run.path.resolve())]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        threading.Thread(target=self._finish_drawing, args=(self._process, run, stamp), daemon=True).start()
+        with self._lock:
+            if self._process is not None:
+                return
+            process = self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        threading.Thread(target=self._finish_drawing, args=(process, run, stamp), daemon=True).start()
 
     def _finish_drawing(self, process: "subprocess.Popen[bytes]", run: RunDir, stamp: Stamp) -> None:
         begun = time.monotonic()
         text, said = process.communicate()
         took_s = time.monotonic() - begun
+        if process.returncode == 0:
+            found = json.loads(text)
+            self._keep(self._final, run.path, Drawing(found["report"], found["overview"], stamp, True, took_s=took_s))
         with self._lock:
             self._process = None
             if process.returncode == 0:
-                found = json.loads(text)
-                drawing = Drawing(found["report"], found["overview"], stamp, True, took_s=took_s)
-                self._keep(self._final, run.path, drawing)
                 self._failures.pop(run.path, None)
             else:
                 last = said.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit {process.returncode}"

@@ -56,6 +56,13 @@ class RunLibrary:
             raise UnknownRunError("there is no run of that name here", "GET /api/v1/runs lists them")
         return RunDir(self.folder / name)
 
+    def locate_pages(self, name: str) -> str:
+        """Where the captured tensors of a run are: its folder, or a URL."""
+        return str(self.open_run(name).path)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+
     def open_newest(self, name: str = "") -> RunDir:
         """The run of that name; without a name the newest."""
         names = self.list_names()

@@ -186,6 +186,25 @@ def test_a_run_that_goes_on_stays(runs: Path, capsys: pytest.CaptureFixture[str]
     assert "live is kept: it may still be running" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("silent_days", "older", "goes"),
+    [(8, "7d", True), (8, "1h", True), (6, "1h", False), (8, "9d", False), (8, "", False)],
+)
+def test_a_run_of_another_host_goes_once_it_wrote_nothing_for_a_week(
+    runs: Path, silent_days: float, older: str, goes: bool
+) -> None:
+    far = {"pid": 1, "host": "far", "started": "1"}
+    run = make_run(runs, "r", age_days=90, end=None, exit=None, supervisor=far)
+    folder = run / "rank0000"
+    folder.mkdir(exist_ok=True)
+    (folder / "events.jsonl").write_text("{}\n")
+    then = time.time() - silent_days * 86_400
+    for path in run.rglob("*"):
+        os.utime(path, (then, then))
+    main(["runs", "prune", *(["--older", older] if older else ["--keep", "0"]), "--yes"])
+    assert list_left(runs) == ([] if goes else ["r"])
+
+
 def test_a_run_of_a_supervisor_that_is_gone_goes(runs: Path) -> None:
     make_run(runs, "r", age_days=9, end=None, exit=None, supervisor={"pid": 1, "host": host_name(), "started": "x"})
     assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0

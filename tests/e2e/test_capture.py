@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from tdbg.core.events import Cost, Observation
 from tdbg.pages.read.page_set import PageSet
@@ -101,6 +104,51 @@ def test_which_passes(watched_runner: Runner, options: list[str], expected: list
     result = watched_runner(build_program_command("layers"), ["--capture", "head", *options])
     assert result.code == 0
     assert sorted((point.phase, point.step) for point in PageSet.open(result.folder)) == sorted(expected)
+
+
+def choose_rows(text: str, outputs: Tensor, labels: Tensor, first: int) -> list[int]:
+    """The rows that `--capture-samples` keeps. first: how many samples were captured before."""
+    if text == "wrong":
+        return (outputs.argmax(1) != labels).nonzero()[:, 0].tolist()
+    if text == "5":
+        return [row for row in range(len(labels)) if (first + row) % 5 == 0]
+    losses = functional.cross_entropy(outputs, labels, reduction="none")
+    return sorted(losses.argsort(descending=True)[:3].tolist())
+
+
+@pytest.mark.parametrize("text", ["worst:3", "wrong", "5"])
+def test_samples_of_a_batch_by_their_loss_error_and_place(watched_runner: Runner, text: str) -> None:
+    """Against the same program with whole batches captured."""
+    words, layer = build_program_command("layers"), ["--capture", "conv:output,grad"]
+    parts = ["--capture", "batch", "--capture", "prediction"]
+    whole = watched_runner(words, [*layer, *parts])
+    points = list(PageSet.open(whole.folder.rename(whole.folder.with_name("whole"))))
+    result = watched_runner(words, [*layer, *(parts if text == "5" else []), "--capture-samples", text])
+    assert result.stdout == whole.stdout and result.codes == [], result.stderr
+    kept = list(PageSet.open(result.folder))
+    first, expected = 0, []
+    for point in points:
+        arrays = {path: torch.from_numpy(np.array(tensor.array())) for path, tensor in point.tensors.items()}
+        rows = choose_rows(text, arrays["outputs"], arrays["labels"].long(), first)
+        first += len(arrays["labels"])
+        if rows:
+            expected.append((point, rows, arrays))
+    assert len(kept) == len(expected) and any(len(rows) < 8 for _, rows, _ in expected)
+    for point, (other, rows, arrays) in zip(kept, expected, strict=True):
+        assert (point.key, point.step, point.phase) == (other.key, other.step, other.phase)
+        assert point.keys == [(other.keys or [])[row] for row in rows]
+        assert list(point.tensors) == list(other.tensors)
+        for path, tensor in point.tensors.items():
+            assert is_equal(tensor, arrays[path][rows]), path
+            assert tensor.row(0).read() == arrays[path][rows[0]].contiguous().numpy().tobytes(), path
+
+
+def test_without_labels_all_samples_are_kept_and_that_is_told(watched_runner: Runner) -> None:
+    words = build_program_command("lightning_fit")
+    result = watched_runner(words, ["--capture", "2", "--capture-samples", "wrong"])
+    assert result.code == 0
+    finding = result.find_finding("TD-C020")
+    assert finding["title"].startswith("all samples of 16 captured passes kept, rank 0: no labels match the prediction")
 
 
 def test_samples_are_those_of_the_pass_where_batches_are_fetched_ahead(watched_runner: Runner) -> None:

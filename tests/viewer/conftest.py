@@ -36,9 +36,10 @@ def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Client:
     """Asks the application as a page does: with its session, from this machine."""
 
-    def __init__(self, where: Path, *, control: bool = False) -> None:
+    def __init__(self, where: Path | RunLibrary, *, control: bool = False) -> None:
         self.sessions = Sessions()
-        self.app = build_app(Served(RunLibrary(str(where)), self.sessions, control))
+        library = where if isinstance(where, RunLibrary) else RunLibrary(str(where))
+        self.app = build_app(Served(library, self.sessions, control))
         self.http = TestClient(self.app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
         session = self.sessions.open_session(self.sessions.token)
         self.headers = {"authorization": f"Bearer {session}"}

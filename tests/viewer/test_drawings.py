@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from streams import Stream
 
 from tdbg.core.rundir import RunDir
 from tdbg.viewer import drawings
-from tdbg.viewer.drawings import FAILED, Drawings, stamp_run
+from tdbg.viewer.drawings import FAILED, Drawing, Drawings, Stamp, stamp_run
 from tdbg.viewer.run_library import RunLibrary
 from tdbg.viewer.sampled_events import SampledReader
 from tests.viewer.conftest import Client
@@ -95,6 +96,30 @@ def test_no_step_of_a_sample_comes_twice(tmp_path: Path) -> None:
     process = next(iter(stream.run.list_processes()))
     steps = [event.step for event in SampledReader(1).read_events(process) if hasattr(event, "loss")]
     assert len(steps) > 100 and steps == sorted(set(steps)) and steps[-1] == 3000
+
+
+def test_who_asks_for_one_run_does_not_wait_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [Stream(tmp_path / name).run for name in ("slow", "quick")]
+    begun, end, drawn = threading.Event(), threading.Event(), []
+
+    def draw_whole(run: RunDir, stamp: Stamp) -> Drawing:
+        drawn.append(run.path.name)
+        if run.path.name == "slow":
+            begun.set()
+            assert end.wait(PATIENCE_S)
+        return Drawing({}, {}, stamp, True)
+
+    monkeypatch.setattr(drawings, "draw_whole", draw_whole)
+    found = Drawings()
+    waiting = [threading.Thread(target=found.get_drawing, args=(runs[0],)) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    assert begun.wait(PATIENCE_S)
+    assert found.get_drawing(runs[1]).is_final
+    end.set()
+    for thread in waiting:
+        thread.join(PATIENCE_S)
+    assert drawn == ["slow", "quick"], "three who ask for one run have it drawn once"
 
 
 @pytest.mark.parametrize("where", [".", "../one", "one"])

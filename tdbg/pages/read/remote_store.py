@@ -6,6 +6,7 @@ fsspec is loaded here and nowhere else, and this file only where a URL is given.
 import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ FIRST_BYTES = 1 << 20, 64 << 20  # files and all files that are fetched side by 
 SMALL_BYTES = 1 << 20  # reads of this size that follow each other are fetched together
 AHEAD_BYTES = 256 << 10, 8 << 20  # how much of what follows is fetched with them: at first, and at most
 GAP_BYTES = 4 << 10
+TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 # Where a file appears when all of it has come; elsewhere it is given its name afterwards.
 WHOLE = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "http", "https"))
 
@@ -43,6 +45,10 @@ class Store:
 
     def list_files(self) -> dict[str, int]:
         """Bytes of each file below the store's own URL, by its path from there. Cost: a listing of all of it."""
+        return {path: size for path, (size, _) in self.list_versions().items()}
+
+    def list_versions(self) -> dict[str, tuple[int, float | None]]:
+        """As `list_files`, with the time at which each file was written, in seconds since 1970; None if not known."""
         with self.translate_errors(self.url):
             try:
                 found = self.fs.find(self.root, detail=True)
@@ -50,7 +56,7 @@ class Store:
                 return {}
         start = f"{self.root}/"
         return {
-            path.removeprefix(start): int(about.get("size") or 0)
+            path.removeprefix(start): (int(about.get("size") or 0), _read_time(about))
             for path, about in found.items()
             if path.startswith(start)
         }
@@ -132,6 +138,17 @@ class Store:
 
     def _format_url(self, path: str) -> str:
         return f"{self.url.rstrip('/')}/{path}" if path else self.url
+
+
+def _read_time(about: Mapping[str, Any]) -> float | None:
+    """When a file was written, as far as its store says: each library has a name of its own for it."""
+    for name in TIMES:
+        found = about.get(name)
+        if isinstance(found, datetime):
+            return found.timestamp()
+        if isinstance(found, int | float):
+            return float(found)
+    return None
 
 
 def _suggest_fix(error: Exception) -> str:

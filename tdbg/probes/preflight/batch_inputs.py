@@ -67,6 +67,14 @@ def _collect_inputs(name: str, value: object, into: list[Input], *, is_listed: b
             _collect_inputs(f"{name}.{at}", item, into, is_listed=is_listed or isinstance(value, list))
 
 
+def is_target(one: Input, inputs: list[Input]) -> bool:
+    """True for what is named as labels are, or indices. A ``y`` of another input's shape, of floats, is a second input."""
+    name = one.name.rpartition(".")[2].lower()
+    if name == "y" and one.tensor.is_floating_point():
+        return not any(other is not one and other.tensor.shape == one.tensor.shape for other in inputs)
+    return name in TARGETS
+
+
 def replace_tensors(value: Any, others: Mapping[int, Tensor]) -> Any:
     """The same arguments with other tensors in the place of some, which are given by their identity."""
     if isinstance(value, Tensor):

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tdbg.core.guard import guarded
 from tdbg.core.observations.preflight import InputsChanged
-from tdbg.probes.preflight.batch_inputs import TARGETS, Input
+from tdbg.probes.preflight.batch_inputs import Input, is_target
 from tdbg.probes.preflight.forward_trials import ForwardTrials, Unfit, are_equal
 
 MAX_INPUTS = 16
@@ -18,7 +18,7 @@ def try_inputs_changed(trials: ForwardTrials) -> InputsChanged:
         raise Unfit("the output differs each time, with the same random numbers too")
     seen = InputsChanged()
     for one in trials.inputs[:MAX_INPUTS]:
-        changed = _build_changed_input(one)
+        changed = None if is_target(one, trials.inputs) else _build_changed_input(one)
         if changed is None:
             continue
         seen.inputs.append(one.name)
@@ -35,7 +35,7 @@ def try_inputs_changed(trials: ForwardTrials) -> InputsChanged:
 def _build_changed_input(one: Input) -> Tensor | None:
     """Its rows in another order; of one whose rows are equal other numbers, if it holds any."""
     tensor = one.tensor.detach()
-    if one.name.rpartition(".")[2].lower() in TARGETS or not tensor.dim() or tensor.layout is not torch.strided:
+    if not tensor.dim() or tensor.layout is not torch.strided:
         return None
     rolled = tensor.roll(1, 0)
     if not torch.equal(rolled, tensor):

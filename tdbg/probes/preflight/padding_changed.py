@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.observations.preflight import PaddingChanged
-from tdbg.probes.preflight.batch_inputs import TARGETS, Input, Samples
+from tdbg.probes.preflight.batch_inputs import Input, Samples, is_target
 from tdbg.probes.preflight.forward_trials import (
     ForwardTrials,
     Outputs,
@@ -47,7 +47,7 @@ def try_padding_changed(trials: ForwardTrials, samples: Samples) -> PaddingChang
 
 
 def _find_padding(samples: Samples) -> _Padding:
-    inputs = [one for one in samples.inputs if one.name.rpartition(".")[2].lower() not in TARGETS]
+    inputs = [one for one in samples.inputs if not is_target(one, list(samples.inputs))]
     found: list[_Padding] = []
     has_mask = False
     for mask in inputs:

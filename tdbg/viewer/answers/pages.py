@@ -134,8 +134,8 @@ def _has_pages(run: Path) -> bool:
 
 
 def _open_pages(served: Served, run: str) -> PageSet:
-    path = served.runs.open_run(run).path
+    place = served.runs.locate_pages(run)
     try:
-        return PageSet.open(str(path))
+        return PageSet.open(place)
     except TdbgError as error:
         raise NothingCapturedError(str(error), error.hint) from None

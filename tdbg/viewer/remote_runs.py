@@ -1,0 +1,172 @@
+"""Runs on a store that fsspec supports, for the viewer: small files are copied here, pages are read by range."""
+
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import print_messages
+from tdbg.core.rundir import STATE_FILE, RunDir, write_json
+from tdbg.core.tables import format_size, safe
+from tdbg.core.urls import Url
+from tdbg.pages.format.file_format import JOURNAL_NAME, PAGE_NAME
+from tdbg.pages.read.remote_store import Store
+from tdbg.rules.verdict import REPORT_FILE
+from tdbg.viewer.run_library import RunLibrary, UnknownRunError
+
+LIST_EVERY_S = 10.0
+MAX_FILE_BYTES = 256 << 20  # larger ones are left out, and named
+MAX_RUN_BYTES = 2 << 30
+MAX_DEPTH = 8
+MAX_NAMED = 4
+Version = tuple[int, float | None]  # bytes of a file, and when it was written
+
+
+class RemoteLibrary(RunLibrary):
+    """The runs at a URL: the run itself, or those of its folders. Live for as long as it is not closed.
+
+    A run is copied when it is looked at first, without its pages, and what has grown of it is copied again. Raises
+    TdbgError for a store that cannot be reached or that holds no run.
+    """
+
+    def __init__(self, url: Url) -> None:
+        self.url, self.only = url, None
+        self._store = Store(str(url))
+        self._copies = tempfile.TemporaryDirectory(prefix="tdbg-view-", ignore_cleanup_errors=True)
+        self.folder = Path(self._copies.name)
+        self._turn = threading.Lock()
+        self._listed: dict[str, dict[str, Version]] = {}  # run -> its files
+        self._listed_t = float("-inf")
+        self._copied: dict[str, dict[str, Version]] = {}
+        self._copied_t: dict[str, float] = {}
+        self._is_single = self._is_loss_reported = False
+        self._refresh_list()
+        if not self._listed:
+            self.close()
+            self._store.check_access()
+            raise TdbgError(f"there is no run at {url}", "name a run directory, or a folder of run directories")
+        if self._is_single:
+            self.only = RunDir(self.folder / url.name)
+
+    def list_names(self) -> list[str]:
+        """Names of the runs; their order is that of the names, the last first, as a name begins with the time."""
+        with self._turn:
+            self._refresh_list()
+            return sorted(self._listed, reverse=True)
+
+    def open_run(self, name: str) -> RunDir:
+        """A copy of that run as it is on the store, or was some seconds ago."""
+        with self._turn:
+            self._refresh_list()
+            if name not in self._listed:
+                raise UnknownRunError("there is no run of that name here", "GET /api/v1/runs lists them")
+            if self._copied_t.get(name) != self._listed_t:
+                self._copy_run(name)
+                self._copied_t[name] = self._listed_t
+        return RunDir(self.folder / name)
+
+    def locate_pages(self, name: str) -> str:
+        """The URL of the run: its pages are not copied."""
+        self.open_run(name)
+        return str(self.url if self._is_single else self.url / name)
+
+    def close(self) -> None:
+        """Remove the copies."""
+        self._copies.cleanup()
+
+    def _refresh_list(self) -> None:
+        """List the store again, if that was some seconds ago; and copy what the list of runs shows of each."""
+        if time.monotonic() - self._listed_t < LIST_EVERY_S:
+            return
+        try:
+            listed = self._store.list_versions()
+        except TdbgError as error:
+            if not self._listed:
+                raise
+            self._report_loss(error)
+            return
+        versions = {path: version for path, version in listed.items() if _is_plain(path)}
+        self._is_single = STATE_FILE in versions or any(_is_of_run(path) for path in versions)
+        found: dict[str, dict[str, Version]] = {}
+        for path, version in versions.items():
+            name, _, inside = (self.url.name, "", path) if self._is_single else path.partition("/")
+            if inside:
+                found.setdefault(name, {})[inside] = version
+        self._listed = {
+            name: files for name, files in found.items() if STATE_FILE in files or any(map(_is_of_run, files))
+        }
+        self._listed_t = time.monotonic()
+        for name, files in self._listed.items():
+            self._copy_files(name, {path: files[path] for path in (STATE_FILE, REPORT_FILE) if path in files})
+            if STATE_FILE not in files:  # pages alone were uploaded
+                self._write_stub(name)
+
+    def _report_loss(self, error: TdbgError) -> None:
+        """The store does not answer any more: what was copied is shown on."""
+        self._listed_t = time.monotonic()
+        if not self._is_loss_reported:
+            self._is_loss_reported = True
+            print_messages(str(error), "runs are shown as they were last copied")
+
+    def _write_stub(self, name: str) -> None:
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / STATE_FILE).exists():
+            about: dict[str, Any] = {"command": [], "exit": {"code": None, "signal": None}, "name": name}
+            write_json(folder / STATE_FILE, about)
+
+    def _copy_run(self, name: str) -> None:
+        files = {path: version for path, version in self._listed[name].items() if not _is_page(path)}
+        chosen: dict[str, Version] = {}
+        left_out = []
+        total = 0
+        for path, version in sorted(files.items(), key=lambda row: row[1][0]):
+            size = version[0]
+            if size > MAX_FILE_BYTES or total + size > MAX_RUN_BYTES:
+                left_out.append(f"{safe(path)} ({format_size(size)})")
+                continue
+            chosen[path] = version
+            total += size
+        if left_out and name not in self._copied_t:
+            more = f" and {len(left_out) - MAX_NAMED} more" if len(left_out) > MAX_NAMED else ""
+            print_messages(f"{safe(name)}: too large to be copied, left out: {', '.join(left_out[:MAX_NAMED])}{more}")
+        self._copy_files(name, chosen)
+
+    def _copy_files(self, name: str, files: dict[str, Version]) -> None:
+        """Copy those that are new or have changed; each appears when it is whole, with its time on the store."""
+        known = self._copied.setdefault(name, {})
+        inside = "" if self._is_single else f"{name}/"
+        for path, version in files.items():
+            if known.get(path) == version:
+                continue
+            target = self.folder / name / path
+            draft = target.with_name(f".{target.name}.draft")
+            try:
+                self._store.download_file(f"{inside}{path}", draft)
+                if version[1] is not None:
+                    os.utime(draft, (version[1], version[1]))
+                os.replace(draft, target)
+            except FileNotFoundError:
+                continue  # it is gone meanwhile
+            known[path] = version
+
+
+def _is_plain(path: str) -> bool:
+    """True for a name that can be that of a file below a folder here, and of no hidden one."""
+    parts = path.split("/")
+    if len(parts) > MAX_DEPTH or "\0" in path or "\\" in path:
+        return False
+    return all(part and not part.startswith(".") and len(part) < 200 for part in parts)
+
+
+def _is_page(path: str) -> bool:
+    return PAGE_NAME.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def _is_of_run(path: str) -> bool:
+    """True for a journal in a rank's folder: pages of a run, with or without the rest of it."""
+    parts = path.split("/")
+    return parts[0].startswith("rank") and len(parts) > 1 and JOURNAL_NAME.fullmatch(parts[-1]) is not None

@@ -1,0 +1,215 @@
+"""Runs on a store: the same answers as of the run on a disk, only what is looked at fetched, nothing left behind."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tdbg import cli
+from tdbg.core.errors import TdbgError
+from tdbg.core.urls import Url
+from tdbg.pages.page_upload import Upload
+from tdbg.pages.read.remote_store import Store
+from tdbg.viewer import remote_runs
+from tdbg.viewer.remote_runs import RemoteLibrary
+from tests.stores import Counted, use_counting_store
+from tests.viewer.conftest import NAMES, Client
+
+URL = "counted://store/runs"
+MakeLibrary = Callable[..., RemoteLibrary]
+ROUTES = (
+    "",
+    "/report",
+    "/ranks",
+    "/findings",
+    "/logs",
+    "/metrics",
+    "/flags",
+    "/pages",
+    "/pages?datapoints=true",
+    "/trace",
+)
+
+
+@pytest.fixture
+def store() -> Iterator[type[Counted]]:
+    with use_counting_store() as found:
+        yield found
+
+
+@pytest.fixture
+def make_library() -> Iterator[MakeLibrary]:
+    with contextlib.ExitStack() as stack:
+
+        def make(url: str = URL) -> RemoteLibrary:
+            library = RemoteLibrary(Url(url))
+            stack.callback(library.close)
+            return library
+
+        yield make
+
+
+def put_folder(folder: Path, url: str) -> None:
+    fs, root = fsspec.core.url_to_fs(url)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            target = f"{root}/{path.relative_to(folder).as_posix()}"
+            fs.pipe_file(target, path.read_bytes())
+            fs.store[fs._strip_protocol(target)].created = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    Counted.requests.clear()
+
+
+def test_answers_are_those_of_the_same_runs_on_a_disk(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary
+) -> None:
+    put_folder(runs_folder, URL)
+    library = make_library()
+    here, there = Client(runs_folder), Client(library)
+    listed = [
+        {name: row[name] for name in ("name", "state", "severity", "title")} for row in there.ask("/runs")["runs"]
+    ]
+    expected = {row["name"]: row for row in here.ask("/runs")["runs"]}
+    assert sorted(row["name"] for row in listed) == NAMES
+    assert all(row == {name: expected[row["name"]][name] for name in row} for row in listed)
+    for name in NAMES:
+        for route in ROUTES:
+            path = f"/api/v1/runs/{name}{route}"
+            ours, theirs = there.get(path), here.get(path)
+            assert ours.status_code == theirs.status_code, path
+            text = ours.text.replace(str(library.folder), str(runs_folder)).replace(URL, str(runs_folder))
+            assert text == theirs.text, path
+
+
+def test_pages_are_read_by_range(runs_folder: Path, store: type[Counted], make_library: MakeLibrary) -> None:
+    put_folder(runs_folder, URL)
+    pages = {
+        f"{name}/{path.relative_to(runs_folder / name)}"
+        for name in NAMES
+        for path in (runs_folder / name).rglob("pages/*.safetensors")
+    }
+    assert pages
+    library = make_library()
+    client = Client(library)
+    for name in NAMES:
+        client.get(f"/api/v1/runs/{name}/pages?datapoints=true")
+    fetched = {request.path for request in store.requests if request.kind == "read" and request.nbytes > 1 << 20}
+    assert not any("/pages/" in path for path in fetched)
+    assert not list(library.folder.rglob("pages/*.safetensors")) and list(library.folder.rglob("pages/*"))
+
+
+def test_one_run_is_named_and_copied_once(runs_folder: Path, store: type[Counted], make_library: MakeLibrary) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/one")
+    library = make_library(f"{URL}/one")
+    assert library.only is not None and library.list_names() == ["one"]
+    client = Client(library)
+    first = client.ask("/runs/one/report")
+    Counted.requests.clear()
+    assert client.ask("/runs/one/report") == first and store.requests == []
+
+
+def test_what_has_grown_is_copied_again(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/one")
+    library = make_library(f"{URL}/one")
+    run = library.open_run("one")
+    fs, root = fsspec.core.url_to_fs(f"{URL}/one")
+    fs.pipe_file(f"{root}/rank0000/new.txt", b"x")
+    assert not (library.open_run("one").path / "rank0000" / "new.txt").exists()
+    monkeypatch.setattr(remote_runs, "LIST_EVERY_S", 0.0)
+    assert (library.open_run("one").path / "rank0000" / "new.txt").read_bytes() == b"x"
+    fs.pipe_file(f"{root}/rank0000/new.txt", b"longer")
+    assert (library.open_run("one").path / "rank0000" / "new.txt").read_bytes() == b"longer"
+    assert run.path.exists()
+
+
+def test_uploaded_pages_alone_are_shown(runs_folder: Path, store: type[Counted], make_library: MakeLibrary) -> None:
+    name = next(one for one in NAMES if list((runs_folder / one).rglob("*.safetensors")))
+    Upload(runs_folder / name, f"{URL}/{name}").upload_new_files(last=True)
+    client = Client(make_library())
+    here = Client(runs_folder).ask(f"/runs/{name}/pages", datapoints=True)
+    assert client.ask(f"/runs/{name}/pages", datapoints=True)["datapoints"] == here["datapoints"]
+    assert client.get(f"/runs/{name}/overview").status_code == 200
+    assert client.get(f"/api/v1/runs/{name}/report").status_code == 200
+
+
+def test_large_files_are_left_out_and_named(
+    runs_folder: Path,
+    store: type[Counted],
+    make_library: MakeLibrary,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/one")
+    fs, root = fsspec.core.url_to_fs(f"{URL}/one")
+    fs.pipe_file(f"{root}/rank0000/huge.log", b"x" * 300_000)
+    monkeypatch.setattr(remote_runs, "MAX_FILE_BYTES", 200_000)
+    library = make_library(f"{URL}/one")
+    assert not (library.open_run("one").path / "rank0000" / "huge.log").exists()
+    library.open_run("one")
+    assert capsys.readouterr().err.count("too large to be copied, left out: rank0000/huge.log (300") == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["../../out.txt", "rank0000/../../../out.txt", ".hidden/x", "a\\b", "x/" * 9 + "y", "a//b"]
+)
+def test_names_that_lead_elsewhere_are_not_copied(
+    path: str, runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/one")
+    listed = Store.list_versions
+    monkeypatch.setattr(Store, "list_versions", lambda self: {**listed(self), path: (5, None)})
+    library = make_library(f"{URL}/one")
+    fetched: list[str] = []
+    monkeypatch.setattr(Store, "download_file", lambda self, name, target: fetched.append(name))
+    with contextlib.suppress(OSError):
+        library.open_run("one")
+    assert path not in fetched
+
+
+def test_a_store_that_fails_later_is_said_once(
+    runs_folder: Path,
+    store: type[Counted],
+    make_library: MakeLibrary,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/one")
+    library = make_library(f"{URL}/one")
+    library.open_run("one")
+    monkeypatch.setattr(remote_runs, "LIST_EVERY_S", 0.0)
+
+    def fail(self: object) -> dict[str, int]:
+        raise TdbgError("no answer", "wait")
+
+    monkeypatch.setattr(Store, "list_versions", fail)
+    assert library.list_names() == ["one"] and library.open_run("one").path.exists()
+    assert capsys.readouterr().err.count("no answer") == 1
+
+
+def test_nothing_is_left_behind(runs_folder: Path, store: type[Counted], make_library: MakeLibrary) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/one")
+    library = make_library(f"{URL}/one")
+    folder = library.open_run("one").path
+    library.close()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["counted://store/empty"], "there is no run at counted://store/empty"),
+        (["nosuch://bucket/x"], "unknown URL scheme"),
+        (["s3://user:secret@bucket/x"], "holds a password"),
+        (["counted://store/empty", "--control"], "--control needs a run directory on this machine"),
+    ],
+)
+def test_mistakes_are_two_lines(
+    words: list[str], what: str, store: type[Counted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["view", *words]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and what in said[0] and "secret" not in "".join(said)
