@@ -31,6 +31,7 @@ FREE = (
     "AGE",
     "BOUND",
     "EPOCHS",
+    "SAMPLES",
     "FORMAT",
     "LAYERS",
     "PHASE",

@@ -36,6 +36,7 @@ OTHER_WAYS = {
     "inject/startup.py": "reads alone, relative to folders: it cannot import tdbg",
     "api/performance.py": "a temporary folder",
     "cli/view.py": "a temporary folder",
+    "viewer/remote_runs.py": "a temporary folder",
 }
 MAKING = {
     "write_text",
