@@ -68,6 +68,11 @@ class RemoteLibrary(RunLibrary):
                 self._copied_t[name] = self._listed_t
         return RunDir(self.folder / name)
 
+    @property
+    def label(self) -> str:
+        """The URL."""
+        return str(self.url)
+
     def locate_pages(self, name: str) -> str:
         """The URL of the run: its pages are not copied."""
         self.open_run(name)

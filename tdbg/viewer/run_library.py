@@ -56,6 +56,11 @@ class RunLibrary:
             raise UnknownRunError("there is no run of that name here", "GET /api/v1/runs lists them")
         return RunDir(self.folder / name)
 
+    @property
+    def label(self) -> str:
+        """Where the runs are, for people."""
+        return self.folder.name
+
     def locate_pages(self, name: str) -> str:
         """Where the captured tensors of a run are: its folder, or a URL."""
         return str(self.open_run(name).path)

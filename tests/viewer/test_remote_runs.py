@@ -72,6 +72,7 @@ def test_answers_are_those_of_the_same_runs_on_a_disk(
         {name: row[name] for name in ("name", "state", "severity", "title")} for row in there.ask("/runs")["runs"]
     ]
     expected = {row["name"]: row for row in here.ask("/runs")["runs"]}
+    assert there.ask("/runs")["folder"] == URL
     assert sorted(row["name"] for row in listed) == NAMES
     assert all(row == {name: expected[row["name"]][name] for name in row} for row in listed)
     for name in NAMES:

@@ -35,7 +35,7 @@ def list_runs(served: Served, query: RunsQuery) -> RunList:
     first, limit = max(query.offset, 0), min(max(query.limit, 0), MAX_RUNS)
     shown = names[first : first + limit]
     runs = [describe_run_entry(RunDir(served.runs.folder / name)) for name in shown]
-    return RunList(folder=served.runs.folder.name, runs=runs, left_out=len(names) - len(shown))
+    return RunList(folder=served.runs.label, runs=runs, left_out=len(names) - len(shown))
 
 
 @route("GET", f"{API}/runs/{{run}}/status")
