@@ -89,7 +89,8 @@ class Pass(Job):
         tensors = {form.path: tensor for form, tensor in _iter_tensors(self.copied)}
         for path, value in self.copied.scalars.items():
             if isinstance(value, list) and is_number_list(value) and len(value) == self._samples:
-                tensors[path] = torch.tensor(value)
+                with guarded("a number may be too large for a tensor", program_code=True):
+                    tensors[path] = torch.tensor(value)
         rows = self._chooser.choose_rows(self._samples, tensors)
         if rows == []:
             raise SkippedError(NO_SAMPLE)

@@ -259,13 +259,15 @@ class Capture(Probe):
         self._eager.__enter__()
         # Loaders of validation count passes of their own, which are no epochs.
         epoch = self._trained if phase == "val" else self.monitor.epoch
-        self._about, self._samples = {"step": step, "epoch": epoch, "phase": phase}, call.samples or 0
+        self._about = {"step": step, "epoch": epoch, "phase": phase}
         batch, samples = self._batches.find_batch((call.args, call.kwargs)), call.samples
         keys = batch.ids if batch is not None and batch.ids else None
         if batch is not None and keys is not None and len(keys) == samples:
             self._about |= {"flags": ["padding"], "padding": batch.padding} if batch.padding else {}
             if samples > 1:
                 self._about["keys"] = keys
+        # Dimension 0 of the first argument may be channels, or time: then the ids of the batch are others.
+        self._samples = (samples or 0) if keys is None or len(keys) == samples else 0
         self._key = keys[0] if keys is not None and len(keys) == 1 else f"step{step}"  # never the id of a sample
         self._thread = threading.current_thread()
         self.tap.begin_pass(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))

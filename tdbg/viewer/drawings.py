@@ -64,11 +64,11 @@ class _Failure:
 
 
 class Drawings:
-    """The last drawing of each run; who asks for one run does not wait for another, and one large run is drawn at a time."""
+    """The latest drawing of each run. One run does not wait for another; one large run is drawn at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # of what follows; nothing is drawn while it is held
-        self._turns: dict[Path, threading.Lock] = {}  # whoever draws a run holds its turn
+        self._lock = threading.Lock()  # guards the fields below; never held while a run is drawn
+        self._turns: dict[Path, threading.Lock] = {}  # one lock per run, held while it is drawn
         self._final: OrderedDict[Path, Drawing] = OrderedDict()
         self._quick: OrderedDict[Path, Drawing] = OrderedDict()
         self._failures: dict[Path, _Failure] = {}
@@ -127,15 +127,21 @@ class Drawings:
         begun = time.monotonic()
         text, said = process.communicate()
         took_s = time.monotonic() - begun
+        drawing = None
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit {process.returncode}"
         if process.returncode == 0:
-            found = json.loads(text)
-            self._keep(self._final, run.path, Drawing(found["report"], found["overview"], stamp, True, took_s=took_s))
+            try:
+                found = json.loads(text)
+                drawing = Drawing(found["report"], found["overview"], stamp, True, took_s=took_s)
+            except (ValueError, KeyError, TypeError):
+                last = "it printed something else than a drawing"
+        if drawing is not None:
+            self._keep(self._final, run.path, drawing)
         with self._lock:
             self._process = None
-            if process.returncode == 0:
+            if drawing is not None:
                 self._failures.pop(run.path, None)
             else:
-                last = said.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit {process.returncode}"
                 self._failures[run.path] = _Failure(stamp, time.monotonic(), last[:300])
                 self._quick.pop(run.path, None)  # the next one says so
 

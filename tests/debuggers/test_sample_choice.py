@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from tdbg.core.capture import Samples
 from tdbg.core.errors import TdbgError
+from tdbg.debuggers import sample_choice
 from tdbg.debuggers.sample_choice import SampleChooser, score_rows
 
 B = 6
@@ -29,14 +30,14 @@ def _seed() -> None:
         ("10", Samples("every", 10)),
     ],
 )
-def test_words(text: str, expected: Samples) -> None:
+def test_parse(text: str, expected: Samples) -> None:
     assert Samples.parse(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["0", "-1", "worst:", "worst:0", "worst:x", "wrong:3", "best", ":", "1.5", "every:3", "3:4"]
 )
-def test_wrong_words(text: str) -> None:
+def test_parse_error(text: str) -> None:
     with pytest.raises(TdbgError, match="cannot be") as raised:
         Samples.parse(text)
     assert "worst:4" in (raised.value.hint or "")
@@ -108,7 +109,7 @@ def test_losses_are_those_of_torch(make: Any, dtype: torch.dtype) -> None:
         assert worst == sorted(losses.argsort(descending=True)[:2].tolist())
 
 
-def test_numbers_have_a_loss_and_are_not_wrong() -> None:
+def test_regression_has_a_loss_but_no_wrong_samples() -> None:
     output, labels = torch.randn(B, 3), torch.randn(B, 3)
     tensors = {"outputs.value": output, "labels.target": labels}
     losses, wrong = score_rows(B, tensors) or ([], [])
@@ -124,7 +125,49 @@ def test_a_language_model_predicts_the_next_token() -> None:
     sure[2] = 0.0
     tensors = {"inputs.input_ids": tokens, "labels": tokens.clone(), "outputs.logits": sure}
     assert SampleChooser(Samples("worst")).choose_rows(B, tensors) == [2]
-    assert (SampleChooser(Samples("wrong")).choose_rows(B, tensors) or []) in ([], [2])
+    assert SampleChooser(Samples("wrong")).choose_rows(B, tensors) in ([], [2])
+
+
+def test_a_prompt_or_padding_that_is_ignored_leaves_the_shift() -> None:
+    tokens = torch.randint(9, (B, 8))
+    labels = tokens.clone()
+    labels[:, :3] = -100
+    labels[1, 6:] = -100
+    sure = 9.0 * functional.one_hot(tokens.roll(-1, 1), 9).float()
+    sure[2] = 0.0
+    tensors = {"inputs.input_ids": tokens, "labels": labels, "outputs.logits": sure}
+    assert SampleChooser(Samples("worst")).choose_rows(B, tensors) == [2]
+    assert SampleChooser(Samples("wrong")).choose_rows(B, tensors) in ([], [2])
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_one_hot_labels_are_classes(softmax: bool) -> None:
+    scores, labels, losses, wrong = make_classes()
+    tensors = {"outputs": scores.softmax(1) if softmax else scores, "labels": functional.one_hot(labels, 5)}
+    found = score_rows(B, tensors)
+    assert found is not None and found[1] == wrong.tolist()
+    torch.testing.assert_close(torch.tensor(found[0]), losses)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_of_the_program_is_its_own_matter(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    scores, labels, losses, _ = make_probabilities()
+    torch.set_default_dtype(dtype)
+    try:
+        rows = SampleChooser(Samples("worst")).choose_rows(B, {"outputs": scores, "labels": labels})
+    finally:
+        torch.set_default_dtype(before)
+    assert rows == [int(losses.argmax())]
+
+
+def test_what_cannot_be_scored_is_counted_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(sample_choice, "score_rows", fail)
+    chooser = SampleChooser(Samples("worst"))
+    assert chooser.choose_rows(B, {}) is None and chooser.unjudged == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

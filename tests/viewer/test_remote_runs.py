@@ -11,6 +11,7 @@ import pytest
 from tdbg import cli
 from tdbg.core.errors import TdbgError
 from tdbg.core.urls import Url
+from tdbg.pages.format.page_writer import Item, PageWriter
 from tdbg.pages.page_upload import Upload
 from tdbg.pages.read.remote_store import Store
 from tdbg.viewer import remote_runs
@@ -84,20 +85,20 @@ def test_answers_are_those_of_the_same_runs_on_a_disk(
             assert text == theirs.text, path
 
 
-def test_pages_are_read_by_range(runs_folder: Path, store: type[Counted], make_library: MakeLibrary) -> None:
-    put_folder(runs_folder, URL)
-    pages = {
-        f"{name}/{path.relative_to(runs_folder / name)}"
-        for name in NAMES
-        for path in (runs_folder / name).rglob("pages/*.safetensors")
-    }
-    assert pages
+def test_pages_are_read_by_range(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary, tmp_path: Path
+) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/large")
+    writer = PageWriter(tmp_path / "rank0000" / "pages", run="large")
+    for key in range(8):
+        writer.add(key, [Item("conv:output", "float32", (1 << 20,), bytes(4 << 20), {})])
+    writer.close()
+    put_folder(tmp_path, f"{URL}/large")
     library = make_library()
     client = Client(library)
-    for name in NAMES:
-        client.get(f"/api/v1/runs/{name}/pages?datapoints=true")
-    fetched = {request.path for request in store.requests if request.kind == "read" and request.nbytes > 1 << 20}
-    assert not any("/pages/" in path for path in fetched)
+    assert client.ask("/runs/large/pages", datapoints=True)["bytes"] >= 32 << 20
+    fetched = [request for request in store.requests if request.path.endswith(".safetensors")]
+    assert sum(request.nbytes for request in fetched) < 1 << 20
     assert not list(library.folder.rglob("pages/*.safetensors")) and list(library.folder.rglob("pages/*"))
 
 
@@ -151,13 +152,13 @@ def test_large_files_are_left_out_and_named(
     library = make_library(f"{URL}/one")
     assert not (library.open_run("one").path / "rank0000" / "huge.log").exists()
     library.open_run("one")
-    assert capsys.readouterr().err.count("too large to be copied, left out: rank0000/huge.log (300") == 1
+    assert capsys.readouterr().err.count("too large to copy, left out: rank0000/huge.log (300") == 1
 
 
 @pytest.mark.parametrize(
     "path", ["../../out.txt", "rank0000/../../../out.txt", ".hidden/x", "a\\b", "x/" * 9 + "y", "a//b"]
 )
-def test_names_that_lead_elsewhere_are_not_copied(
+def test_unsafe_paths_are_not_copied(
     path: str, runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_folder(runs_folder / NAMES[0], f"{URL}/one")
@@ -171,7 +172,71 @@ def test_names_that_lead_elsewhere_are_not_copied(
     assert path not in fetched
 
 
-def test_a_store_that_fails_later_is_said_once(
+@pytest.mark.parametrize("failing", ["run.json", "report.json", "rank0000/metrics.jsonl"])
+def test_one_file_that_cannot_be_copied_hides_no_other(
+    failing: str,
+    runs_folder: Path,
+    store: type[Counted],
+    make_library: MakeLibrary,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put_folder(runs_folder, URL)
+    download = Store.download_file
+
+    def refuse_one(self: Store, path: str, target: Path) -> None:
+        if path == f"single/{failing}":
+            raise TdbgError("access denied", "ask")
+        download(self, path, target)
+
+    monkeypatch.setattr(Store, "download_file", refuse_one)
+    client = Client(make_library())
+    assert sorted(row["name"] for row in client.ask("/runs")["runs"]) == NAMES
+    for name in NAMES:
+        assert client.get(f"/api/v1/runs/{name}/report").status_code == 200, name
+    assert capsys.readouterr().err.count("access denied") == 1
+
+
+def test_names_that_are_a_file_and_a_folder_are_copied_as_far_as_they_go(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a store that knows no folders."""
+    put_folder(runs_folder / NAMES[0], f"{URL}/one")
+    more = {"rank0000/a": (1, 0.0), "rank0000/a/b": (1, 0.0), f"rank0000/{'ü' * 150}": (1, 0.0)}
+    listed, download = Store.list_versions, Store.download_file
+
+    def write_more(self: Store, path: str, target: Path) -> None:
+        if path not in more:
+            download(self, path, target)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"x")
+
+    monkeypatch.setattr(Store, "list_versions", lambda self: {**listed(self), **more})
+    monkeypatch.setattr(Store, "download_file", write_more)
+    folder = make_library(f"{URL}/one").open_run("one").path
+    assert (folder / "run.json").exists() and (folder / "rank0000" / "a").is_file()
+
+
+def test_a_folder_whose_name_begins_like_a_ranks_is_a_run(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary
+) -> None:
+    put_folder(runs_folder / "captured", f"{URL}/ranker")
+    put_folder(runs_folder / NAMES[0], f"{URL}/other")
+    assert make_library().list_names() == ["ranker", "other"]
+
+
+def test_a_run_that_goes_on_is_listed_as_running(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary
+) -> None:
+    put_folder(runs_folder / "killed", f"{URL}/live")
+    fs, root = fsspec.core.url_to_fs(f"{URL}/live")
+    fs.store[fs._strip_protocol(f"{root}/rank0000/events.jsonl")].created = datetime.now(UTC)
+    (row,) = Client(make_library()).ask("/runs")["runs"]
+    assert row["state"] == "running"
+
+
+def test_lost_store_is_reported_once(
     runs_folder: Path,
     store: type[Counted],
     make_library: MakeLibrary,
@@ -208,7 +273,7 @@ def test_nothing_is_left_behind(runs_folder: Path, store: type[Counted], make_li
         (["counted://store/empty", "--control"], "--control needs a run directory on this machine"),
     ],
 )
-def test_mistakes_are_two_lines(
+def test_errors_have_two_lines(
     words: list[str], what: str, store: type[Counted], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["view", *words]) == 2
