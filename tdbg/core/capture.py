@@ -8,6 +8,7 @@ from tdbg.core.errors import TdbgError, suggest_name
 
 KINDS = ("output", "input", "grad")
 PHASES = ("train", "val", "eval")
+MAX_DIGITS = 12  # of a number; Python refuses to read one of thousands
 PARTS = ("batch", "prediction")  # words of `--capture` that name no layer; `batch:output` is a layer of that name
 # Debuggers that `--debugger` knows without a look at other packages: those of a layer, and those of the datapoint.
 LAYER_DEBUGGERS = ("activation-stats", "attention", "feature-map", "gradcam", "gradients", "layer-output")
@@ -110,7 +111,7 @@ class Epochs(NamedTuple):
             return cls(1)
         if word == "latest":
             return cls(0)
-        if not word.isdecimal() or int(word) == 0:
+        if not word.isdecimal() or len(word) > MAX_DIGITS or int(word) == 0:
             raise TdbgError(f"{name} cannot be {text!r}", "write a number above 0, latest or all")
         return cls(int(word))
 
@@ -141,11 +142,11 @@ class Samples(NamedTuple):
         word, colon, number = (part.strip() for part in text.lower().partition(":"))
         if not word and not colon:
             return cls()
-        if word.isdecimal() and int(word) and not colon:
+        if word.isdecimal() and len(word) <= MAX_DIGITS and int(word) and not colon:
             return cls("every", int(word))
         if word in ("worst", "wrong") and not colon:
             return cls(word)
-        if word == "worst" and number.isdecimal() and int(number):
+        if word == "worst" and number.isdecimal() and len(number) <= MAX_DIGITS and int(number):
             return cls(word, int(number))
         raise TdbgError(f"{name} cannot be {text!r}", "write worst, worst:4, wrong, or a number above 0 (every Nth)")
 

@@ -35,7 +35,22 @@ def test_parse(text: str, expected: Samples) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "-1", "worst:", "worst:0", "worst:x", "wrong:3", "best", ":", "1.5", "every:3", "3:4"]
+    "text",
+    [
+        "0",
+        "-1",
+        "worst:",
+        "worst:0",
+        "worst:x",
+        "wrong:3",
+        "best",
+        ":",
+        "1.5",
+        "every:3",
+        "3:4",
+        "9" * 5000,
+        "worst:" + "9" * 5000,
+    ],
 )
 def test_parse_error(text: str) -> None:
     with pytest.raises(TdbgError, match="cannot be") as raised:
