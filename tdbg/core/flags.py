@@ -107,12 +107,12 @@ FLAGS: tuple[Flag, ...] = (
         level="extreme",
         thresholds=(
             Threshold(
-                "quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0
+                "quiet_s", 30.0, "seconds without progress after which a rank says where it is, whatever it does", low=1.0
             ),
             Threshold(
                 "hang_s",
                 15.0,
-                "seconds without progress after which a hang is named without this flag; more where the run has longer pauses",
+                "seconds without progress after which a hang is named, also without the flag; more where a run has longer pauses",
                 low=1.0,
             ),
         ),

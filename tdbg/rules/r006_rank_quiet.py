@@ -153,7 +153,8 @@ class RankQuiet(Rule):
     fewer. Where these are as many, neither is blamed. A rank that computes, saves, compiles or
     waits for the network is given more time. Where no rank is missed by the others, but none makes progress for
     four times as long, that is told. A wait that ended is told as `info`, one that never did as `error`. With
-    the flag DISTRIBUTED the calls themselves are watched.
+    the flag DISTRIBUTED a rank that is busy is told of sooner, and without a flight recorder (gloo before torch
+    2.9, mpi) the calls that Python makes are counted.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
     which did not come.
@@ -168,7 +169,7 @@ class RankQuiet(Rule):
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
     command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles. With
-    the flag: ``DISTRIBUTED.quiet_s``, 30 seconds, whatever the rank does.
+    the flag ``DISTRIBUTED.quiet_s``, 30 seconds, at the latest, whatever the rank does.
     """
 
     code = "TD-R006"

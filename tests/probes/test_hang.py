@@ -338,11 +338,77 @@ def test_one_process_alone_is_not_watched(start_watch: Callable[..., Any], gloo_
     assert run.monitor.find_probe("hang")._watch is None
 
 
-def test_the_flag_has_its_own_watch(start_watch: Callable[..., Any]) -> None:
-    run = start_watch(flags={"DISTRIBUTED": True}, thresholds={"DISTRIBUTED.hang_s": 1.0})
+def test_with_the_flag_a_rank_at_work_is_told_too(start_watch: Callable[..., Any]) -> None:
+    limits = {"DISTRIBUTED.hang_s": 30.0, "DISTRIBUTED.quiet_s": 1.0}
+    run = start_watch(flags={"DISTRIBUTED": True}, thresholds=limits)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        time.sleep(2.5)
-        assert not [event for event in run.events if isinstance(event, Observation) and event.probe == "hang"]
+        end, rows = time.monotonic() + PATIENCE_S, []
+        while not rows and time.monotonic() < end:
+            sum(range(1000))
+            rows = [event for event in run.events if isinstance(event, Observation) and event.probe == "hang"]
+        assert rows[0].part == "QUIET" and rows[0].values["limit_s"] == 1.0
     finally:
         dist.destroy_process_group()
+
+
+class Book:
+    """What the flag keeps of calls."""
+
+    quiet_s = 20.0
+
+    def __init__(self) -> None:
+        self.progress = (0, 0)
+
+    def find_state(self, frame: object) -> tuple[str, RunningCall | None]:
+        return "elsewhere", None
+
+    def count_calls(self) -> dict[str, int] | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("activity", "told_after_s"), [("sleep", 16.0), ("compute", 20.0), ("compile", 20.0), ("debugger", None)]
+)
+def test_the_flag_ends_patience_with_everything_but_a_debugger(
+    clock: Clock, activity: str, told_after_s: float | None
+) -> None:
+    clock.watch._find_book = Book
+    clock.watch.check_progress(clock.now)
+    begun = clock.now
+    clock.look["activity"] = activity
+    clock.pass_time(40.0)
+    assert [told_t - begun for told_t, _ in clock.told[:1]] == ([] if told_after_s is None else [told_after_s])
+
+
+def test_calls_of_python_are_progress(clock: Clock) -> None:
+    book = Book()
+    clock.watch._find_book = lambda: book
+    for number in range(10):
+        book.progress = (number, number)
+        clock.pass_time(10.0)
+    assert clock.told == []
+
+
+def test_who_goes_on_before_the_end_is_told_to_have_resumed(clock: Clock) -> None:
+    clock.pass_time(20.0)
+    assert len(clock.told) == 1
+    clock.steps += 1
+    clock.now += 0.5
+    clock.watch.stop_watching()
+    assert len(clock.resumed) == 1
+    clock.watch.stop_watching()
+    assert len(clock.resumed) == 1
+
+
+def test_what_is_still_being_told_is_not_told_to_be_over(clock: Clock) -> None:
+    """The end of watching waits for a look that writes, and not for ever."""
+    clock.pass_time(20.0)
+    clock.steps += 1
+    with clock.watch._turn:
+        ending = threading.Thread(target=clock.watch.stop_watching)
+        ending.start()
+        ending.join(0.1)
+        assert clock.resumed == []
+    ending.join(PATIENCE_S)
+    assert len(clock.resumed) == 1

@@ -10,6 +10,7 @@ from tdbg.core.rundir import env_rank
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
+    from tdbg.probes.distributed import Distributed
     from tdbg.probes.hang.hang_watch import HangWatch, Standstill
     from tdbg.probes.hang.training_lines import Lines
 
@@ -28,8 +29,8 @@ class Hang(Probe):
     Cost:   a thread that looks every two seconds, 30 us each time, and 64 looks of 20 us for LINES, at ever longer
             intervals; none in a step.
     Limits: only in runs of several ranks, from the first process group on. Without a flight recorder (gloo before
-            torch 2.9, mpi) the collective is known by the stack alone. Point-to-point calls have no number with gloo.
-            Off while the probe ``distributed`` is on, which sees the calls themselves.
+            torch 2.9, mpi) the collective is known by the stack alone, or with the flag DISTRIBUTED by the calls that
+            Python makes. Point-to-point calls have no number with gloo.
     """
 
     name = "hang"
@@ -85,8 +86,14 @@ class Hang(Probe):
             lambda found: self.guard.call_guarded(self._run_timed, self._emit_hung, found),
             lambda seconds: self.guard.call_guarded(self._run_timed, self._emit_resumed, seconds),
             lambda lines: self.guard.call_guarded(self._run_timed, self._emit_lines, lines),
+            self._find_distributed,
         )
         self._watch.start_watching()
+
+    def _find_distributed(self) -> "Distributed | None":
+        """The probe that sees the calls of Python, while it is on."""
+        probe: Distributed | None = self.monitor.find_probe("distributed")
+        return probe
 
     def _stop_watching(self) -> None:
         watch, self._watch = self._watch, None
@@ -96,9 +103,12 @@ class Hang(Probe):
     # from the thread that watches
 
     def _emit_hung(self, found: "Standstill") -> None:
-        if not self.on or self.monitor.find_probe("distributed") is not None:
+        if not self.on:
             return
         self.monitor.become_rank_now()  # it may never come to its first step
+        book = self._find_distributed()
+        if book is not None:
+            book.guard.call_guarded(book.emit_order, tail=True)  # from which the rules see who is out of step
         step = self.monitor.step + 1
         self._told = found
         look, call, files = found.look, found.look.call, self._write_files(step, found)
