@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, DebuggerSpec, Epochs, Samples, split_parts
+from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, DebuggerSpec, Epochs, SampleSelection, split_parts
 from tdbg.core.config import Selection
 from tdbg.core.errors import TdbgError
 from tdbg.core.observations.capture import (
@@ -96,8 +96,8 @@ class Capture(Probe):
         super().__init__(monitor)
         settings = monitor.settings
         self.parts, self.specs = split_parts(settings.capture)
-        samples = Samples.parse(settings.capture_samples)
-        if samples.is_judged:
+        samples = SampleSelection.parse(settings.capture_samples)
+        if samples.needs_labels:
             self.parts = PARTS
         self._chooser = SampleChooser(samples) if samples.kind else None
         self.phases = settings.capture_phase
@@ -618,7 +618,7 @@ class Capture(Probe):
             skips=self._skips,
             not_executed=[path for path in self._idle if not self._is_iterated(path)][:64],
             waited_s=round(self.pool.waited_s, 3),
-            unjudged=(self._chooser.unjudged if self._chooser is not None else 0) or None,
+            unscored=(self._chooser.unscored if self._chooser is not None else 0) or None,
             without_batch=self._without_batch or None,
         )
         self.emit(done)

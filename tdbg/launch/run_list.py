@@ -20,7 +20,7 @@ from tdbg.rules.verdict import REPORT_FILE
 from tdbg.rules.view import SILENT_S, read_info
 
 REMOVED_SUFFIX = ".removed"  # of a run whose removal has begun
-ABANDONED_S = 7 * 86_400.0  # a run of another host that wrote nothing for so long was killed
+ABANDONED_S = 7 * 86_400.0  # a run of another host that has written nothing for this long counts as ended
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,11 +121,11 @@ def _as_list(value: object) -> list[Any]:
 def select_old_runs(
     paths: Sequence[Path], keep: int, older_s: float | None, now: float
 ) -> tuple[list[Path], list[str]]:
-    """Of runs, the newest first, those that may go, and why others of them stay.
+    """The runs that may be removed, and why other old ones are kept. paths: the newest first.
 
-    keep: so many of the newest stay. older_s: and those that ended, or began, less than so many seconds ago. A run that
-    may still go on stays, and so does one that another user owns. Of a run of another host nobody here knows whether it
-    goes on: it is taken for ended once it wrote nothing for a week, and for older_s.
+    keep: number of newest runs that stay. older_s: runs that ended, or began, less than this long ago stay too. A run
+    that may still be running stays, and so does one of another user. Whether a run of another host still runs is not
+    known here: with older_s it counts as ended once it has written nothing for a week and for older_s.
     """
     chosen, kept = [], []
     for path in paths[keep:]:
@@ -147,7 +147,7 @@ def select_old_runs(
 
 
 def _is_abandoned(path: Path, info: dict[str, object], until: float, now: float) -> bool:
-    """True if a run of another host wrote nothing since ``until``, and for a week."""
+    """True if a run of another host has written nothing since ``until``, and nothing for a week."""
     supervisor = info.get("supervisor")
     if not isinstance(supervisor, dict) or supervisor.get("host") == host_name():
         return False

@@ -153,8 +153,8 @@ class RankQuiet(Rule):
     fewer. Where these are as many, neither is blamed. A rank that computes, saves, compiles or
     waits for the network is given more time. Where no rank is missed by the others, but none makes progress for
     four times as long, that is told. A wait that ended is told as `info`, one that never did as `error`. With
-    the flag DISTRIBUTED a rank that is busy is told of sooner, and without a flight recorder (gloo before torch
-    2.9, mpi) the calls that Python makes are counted.
+    the flag DISTRIBUTED a busy rank is reported sooner, and where torch keeps no flight recorder (gloo before
+    torch 2.9, mpi) the collective is known from the calls that Python makes.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
     which did not come.
@@ -168,8 +168,9 @@ class RankQuiet(Rule):
     ranks take the same way, or give the long part to all (`Join`, `drop_last`).
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
-    command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles. With
-    the flag ``DISTRIBUTED.quiet_s``, 30 seconds, at the latest, whatever the rank does.
+    command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles; never
+    for one that is in a debugger. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
+    seconds.
     """
 
     code = "TD-R006"

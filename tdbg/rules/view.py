@@ -290,7 +290,7 @@ class View:
 
     @property
     def stop_t(self) -> float:
-        """When the command was told to end: by Ctrl-C, a signal, `--stop-on` or `--then stop`; infinite if it was not."""
+        """When the command was told to stop (Ctrl-C, a signal, `--stop-on`, `--then stop`); infinite if it was not."""
         kept = self.info.get("stop_t")
         return float(kept) if isinstance(kept, int | float) else math.inf
 

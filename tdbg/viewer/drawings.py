@@ -64,11 +64,11 @@ class _Failure:
 
 
 class Drawings:
-    """The last drawing of each run; who asks for one run does not wait for another, and one large run is drawn at a time."""
+    """The latest drawing of each run. One run does not wait for another; one large run is drawn at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # of what follows; nothing is drawn while it is held
-        self._turns: dict[Path, threading.Lock] = {}  # whoever draws a run holds its turn
+        self._lock = threading.Lock()  # guards the fields below; never held while a run is drawn
+        self._turns: dict[Path, threading.Lock] = {}  # one lock per run, held while it is drawn
         self._final: OrderedDict[Path, Drawing] = OrderedDict()
         self._quick: OrderedDict[Path, Drawing] = OrderedDict()
         self._failures: dict[Path, _Failure] = {}

@@ -26,9 +26,9 @@ Version = tuple[int, float | None]  # bytes of a file, and when it was written
 
 
 class RemoteLibrary(RunLibrary):
-    """The runs at a URL: the run itself, or those of its folders. Live for as long as it is not closed.
+    """The runs at a URL, which is that of one run or of a folder of runs. Usable until `close`.
 
-    A run is copied when it is looked at first, without its pages, and what has grown of it is copied again. Raises
+    A run is copied without its pages when it is first opened; files that have changed are copied again. Raises
     TdbgError for a store that cannot be reached or that holds no run.
     """
 
@@ -47,18 +47,18 @@ class RemoteLibrary(RunLibrary):
         if not self._listed:
             self.close()
             self._store.check_access()
-            raise TdbgError(f"there is no run at {url}", "name a run directory, or a folder of run directories")
+            raise TdbgError(f"there is no run at {url}", "give the URL of a run, or of a folder of runs")
         if self._is_single:
             self.only = RunDir(self.folder / url.name)
 
     def list_names(self) -> list[str]:
-        """Names of the runs; their order is that of the names, the last first, as a name begins with the time."""
+        """Names of the runs in descending order: a name begins with the time, so the newest is first."""
         with self._turn:
             self._refresh_list()
             return sorted(self._listed, reverse=True)
 
     def open_run(self, name: str) -> RunDir:
-        """A copy of that run as it is on the store, or was some seconds ago."""
+        """A copy of that run, at most some seconds behind the store."""
         with self._turn:
             self._refresh_list()
             if name not in self._listed:
@@ -83,7 +83,7 @@ class RemoteLibrary(RunLibrary):
         self._copies.cleanup()
 
     def _refresh_list(self) -> None:
-        """List the store again, if that was some seconds ago; and copy what the list of runs shows of each."""
+        """List the store again, at most every 10 s, and copy from each run what the list of runs shows."""
         if time.monotonic() - self._listed_t < LIST_EVERY_S:
             return
         try:
@@ -110,11 +110,11 @@ class RemoteLibrary(RunLibrary):
                 self._write_stub(name)
 
     def _report_loss(self, error: TdbgError) -> None:
-        """The store does not answer any more: what was copied is shown on."""
+        """Say once that the store no longer answers; the copies stay in use."""
         self._listed_t = time.monotonic()
         if not self._is_loss_reported:
             self._is_loss_reported = True
-            print_messages(str(error), "runs are shown as they were last copied")
+            print_messages(str(error), "runs are shown as last copied until the store answers again")
 
     def _write_stub(self, name: str) -> None:
         folder = self.folder / name
@@ -137,11 +137,11 @@ class RemoteLibrary(RunLibrary):
             total += size
         if left_out and name not in self._copied_t:
             more = f" and {len(left_out) - MAX_NAMED} more" if len(left_out) > MAX_NAMED else ""
-            print_messages(f"{safe(name)}: too large to be copied, left out: {', '.join(left_out[:MAX_NAMED])}{more}")
+            print_messages(f"{safe(name)}: too large to copy, left out: {', '.join(left_out[:MAX_NAMED])}{more}")
         self._copy_files(name, chosen)
 
     def _copy_files(self, name: str, files: dict[str, Version]) -> None:
-        """Copy those that are new or have changed; each appears when it is whole, with its time on the store."""
+        """Copy new and changed files. Each appears only when it is complete, with the time it has on the store."""
         known = self._copied.setdefault(name, {})
         inside = "" if self._is_single else f"{name}/"
         for path, version in files.items():
@@ -160,7 +160,7 @@ class RemoteLibrary(RunLibrary):
 
 
 def _is_plain(path: str) -> bool:
-    """True for a name that can be that of a file below a folder here, and of no hidden one."""
+    """True for a relative path that stays below its folder, is not too deep, and has no hidden part."""
     parts = path.split("/")
     if len(parts) > MAX_DEPTH or "\0" in path or "\\" in path:
         return False

@@ -289,7 +289,7 @@ def test_what_a_thread_does_is_known_by_its_stack() -> None:
     assert find_distributed_call(frames) == ""
 
 
-def test_an_instruction_that_belongs_to_no_line_is_looked_at_as_well() -> None:
+def test_frame_without_a_line_uses_the_first_line_of_its_function() -> None:
     """A thread may stand at one that the compiler added; generated code may have no lines at all."""
 
     def sleep_without_lines(end: threading.Event) -> None:
@@ -338,7 +338,7 @@ def test_one_process_alone_is_not_watched(start_watch: Callable[..., Any], gloo_
     assert run.monitor.find_probe("hang")._watch is None
 
 
-def test_with_the_flag_a_rank_at_work_is_told_too(start_watch: Callable[..., Any]) -> None:
+def test_with_the_flag_a_busy_rank_is_reported(start_watch: Callable[..., Any]) -> None:
     limits = {"DISTRIBUTED.hang_s": 30.0, "DISTRIBUTED.quiet_s": 1.0}
     run = start_watch(flags={"DISTRIBUTED": True}, thresholds=limits)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -352,8 +352,8 @@ def test_with_the_flag_a_rank_at_work_is_told_too(start_watch: Callable[..., Any
         dist.destroy_process_group()
 
 
-class Book:
-    """What the flag keeps of calls."""
+class Tracker:
+    """Call counts as the flag DISTRIBUTED keeps them."""
 
     quiet_s = 20.0
 
@@ -370,10 +370,8 @@ class Book:
 @pytest.mark.parametrize(
     ("activity", "told_after_s"), [("sleep", 16.0), ("compute", 20.0), ("compile", 20.0), ("debugger", None)]
 )
-def test_the_flag_ends_patience_with_everything_but_a_debugger(
-    clock: Clock, activity: str, told_after_s: float | None
-) -> None:
-    clock.watch._find_book = Book
+def test_quiet_s_limits_every_activity_but_a_debugger(clock: Clock, activity: str, told_after_s: float | None) -> None:
+    clock.watch._find_tracker = Tracker
     clock.watch.check_progress(clock.now)
     begun = clock.now
     clock.look["activity"] = activity
@@ -382,15 +380,15 @@ def test_the_flag_ends_patience_with_everything_but_a_debugger(
 
 
 def test_calls_of_python_are_progress(clock: Clock) -> None:
-    book = Book()
-    clock.watch._find_book = lambda: book
+    tracker = Tracker()
+    clock.watch._find_tracker = lambda: tracker
     for number in range(10):
-        book.progress = (number, number)
+        tracker.progress = (number, number)
         clock.pass_time(10.0)
     assert clock.told == []
 
 
-def test_who_goes_on_before_the_end_is_told_to_have_resumed(clock: Clock) -> None:
+def test_stop_watching_reports_a_rank_that_resumed(clock: Clock) -> None:
     clock.pass_time(20.0)
     assert len(clock.told) == 1
     clock.steps += 1
@@ -401,7 +399,7 @@ def test_who_goes_on_before_the_end_is_told_to_have_resumed(clock: Clock) -> Non
     assert len(clock.resumed) == 1
 
 
-def test_what_is_still_being_told_is_not_told_to_be_over(clock: Clock) -> None:
+def test_stop_watching_waits_for_a_running_report(clock: Clock) -> None:
     """The end of watching waits for a look that writes, and not for ever."""
     clock.pass_time(20.0)
     clock.steps += 1

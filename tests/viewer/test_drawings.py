@@ -98,7 +98,7 @@ def test_no_step_of_a_sample_comes_twice(tmp_path: Path) -> None:
     assert len(steps) > 100 and steps == sorted(set(steps)) and steps[-1] == 3000
 
 
-def test_who_asks_for_one_run_does_not_wait_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_run_does_not_wait_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [Stream(tmp_path / name).run for name in ("slow", "quick")]
     begun, end, drawn = threading.Event(), threading.Event(), []
 

@@ -151,13 +151,13 @@ def test_large_files_are_left_out_and_named(
     library = make_library(f"{URL}/one")
     assert not (library.open_run("one").path / "rank0000" / "huge.log").exists()
     library.open_run("one")
-    assert capsys.readouterr().err.count("too large to be copied, left out: rank0000/huge.log (300") == 1
+    assert capsys.readouterr().err.count("too large to copy, left out: rank0000/huge.log (300") == 1
 
 
 @pytest.mark.parametrize(
     "path", ["../../out.txt", "rank0000/../../../out.txt", ".hidden/x", "a\\b", "x/" * 9 + "y", "a//b"]
 )
-def test_names_that_lead_elsewhere_are_not_copied(
+def test_unsafe_paths_are_not_copied(
     path: str, runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_folder(runs_folder / NAMES[0], f"{URL}/one")
@@ -171,7 +171,7 @@ def test_names_that_lead_elsewhere_are_not_copied(
     assert path not in fetched
 
 
-def test_a_store_that_fails_later_is_said_once(
+def test_lost_store_is_reported_once(
     runs_folder: Path,
     store: type[Counted],
     make_library: MakeLibrary,
@@ -208,7 +208,7 @@ def test_nothing_is_left_behind(runs_folder: Path, store: type[Counted], make_li
         (["counted://store/empty", "--control"], "--control needs a run directory on this machine"),
     ],
 )
-def test_mistakes_are_two_lines(
+def test_errors_have_two_lines(
     words: list[str], what: str, store: type[Counted], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["view", *words]) == 2

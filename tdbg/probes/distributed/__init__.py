@@ -58,7 +58,7 @@ class Distributed(Probe):
     Reads:  the functions of ``torch.distributed`` as the program, FSDP2 and libraries call them; what
             DistributedDataParallel logs of its own reducer. It issues no collective and waits for nothing.
     Emits:  INIT and DESTROY; STEP, a line a sampled step; ORDER, from which the rules see that ranks are out of
-            step; FAILED. The probe ``hang`` tells where a rank is that goes quiet, after ``quiet_s`` at the latest.
+            step; FAILED. The probe ``hang`` reports where a quiet rank is, after ``quiet_s`` at the latest.
     Cost:   5 to 10 us a collective.
     Limits: the reducer of DistributedDataParallel issues its all-reduces in C++: their number and time are its
             own figures, and a rank that waits for them is seen in backward. ``isend`` and ``irecv`` are left alone
@@ -363,11 +363,11 @@ class Distributed(Probe):
             found["ddp_overlap_ms"] = _sum_ms(rows, "avg_backward_compute_comm_overlap_time")
         return found
 
-    # what the probe `hang` asks of a rank that goes quiet, where torch keeps no flight recorder
+    # read by the probe `hang`
 
     @property
     def quiet_s(self) -> float:
-        """The time without progress that is told, whatever the rank does."""
+        """Seconds without progress after which a rank is reported, even a busy one."""
         return self.threshold("quiet_s")
 
     @property

@@ -29,8 +29,8 @@ class Hang(Probe):
     Cost:   a thread that looks every two seconds, 30 us each time, and 64 looks of 20 us for LINES, at ever longer
             intervals; none in a step.
     Limits: only in runs of several ranks, from the first process group on. Without a flight recorder (gloo before
-            torch 2.9, mpi) the collective is known by the stack alone, or with the flag DISTRIBUTED by the calls that
-            Python makes. Point-to-point calls have no number with gloo.
+            torch 2.9, mpi) the collective is known from the stack alone or, with the flag DISTRIBUTED, from the
+            calls that Python makes. Point-to-point calls have no number with gloo.
     """
 
     name = "hang"
@@ -106,9 +106,9 @@ class Hang(Probe):
         if not self.on:
             return
         self.monitor.become_rank_now()  # it may never come to its first step
-        book = self._find_distributed()
-        if book is not None:
-            book.guard.call_guarded(book.emit_order, tail=True)  # from which the rules see who is out of step
+        tracker = self._find_distributed()
+        if tracker is not None:
+            tracker.guard.call_guarded(tracker.emit_order, tail=True)  # from which the rules see who is out of step
         step = self.monitor.step + 1
         self._told = found
         look, call, files = found.look, found.look.call, self._write_files(step, found)

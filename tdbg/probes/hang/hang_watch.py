@@ -67,22 +67,22 @@ class Standstill:
     limit_s: float
 
 
-class CallBook(Protocol):
-    """Collectives as the flag DISTRIBUTED sees them: the calls of Python, where torch keeps no flight recorder."""
+class CallTracker(Protocol):
+    """Collectives called from Python, counted while the flag DISTRIBUTED is on; used without a flight recorder."""
 
     @property
     def quiet_s(self) -> float:
-        """The time without progress that is told, whatever the rank does."""
+        """Seconds without progress after which a rank is reported, even a busy one."""
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many calls have begun, and ended."""
+        """How many calls have begun, and how many have ended."""
 
     def find_state(self, frame: FrameType | None) -> tuple[str, RunningCall | None]:
-        """What the training thread, which is at this frame, is in."""
+        """What the training thread does at this frame, and the call it is in."""
 
     def count_calls(self) -> dict[str, int] | None:
-        """Calls begun on each group; None where ranks do not count alike."""
+        """Calls begun on each group; None if the counts of the ranks cannot be compared."""
 
 
 class HangWatch:
@@ -90,7 +90,7 @@ class HangWatch:
 
     base_s: the shortest time without progress that is told. read_counters: steps, updates and evaluations so far.
     report, resumed: called from the thread with what was found, and with the seconds that passed until it went on.
-    report_lines: as in `TrainingLines`. find_book: the calls that the flag DISTRIBUTED keeps, while it is on.
+    report_lines: as in `TrainingLines`. find_tracker: the counts of the flag DISTRIBUTED, None while it is off.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class HangWatch:
         report: Callable[[Standstill], None],
         resumed: Callable[[float], None],
         report_lines: Callable[[Lines], None],
-        find_book: Callable[[], CallBook | None] = lambda: None,
+        find_tracker: Callable[[], CallTracker | None] = lambda: None,
     ) -> None:
-        self._longest_base_s, self._find_book = base_s, find_book
-        self._turn = threading.Lock()  # of a look: the end of watching looks once more
+        self._hang_s, self._find_tracker = base_s, find_tracker
+        self._turn = threading.Lock()  # held during a look; `stop_watching` looks once more
         self._read_counters, self._report, self._resumed = read_counters, report, resumed
         self._guard = Guard("hang")
         self._names = GroupNames()
@@ -124,7 +124,7 @@ class HangWatch:
         self._thread.start()
 
     def stop_watching(self) -> None:
-        """Look no longer; who goes on again since the last look is told."""
+        """Stop looking; report a rank that has resumed since the last look."""
         self._end.set()
         self._lines.stop_sampling()
         if self._told_s and self._turn.acquire(timeout=LAST_LOOK_S):
@@ -136,8 +136,8 @@ class HangWatch:
     @property
     def _base_s(self) -> float:
         """The shortest time without progress that is told."""
-        book = self._find_book()
-        return self._longest_base_s if book is None else min(self._longest_base_s, book.quiet_s)
+        tracker = self._find_tracker()
+        return self._hang_s if tracker is None else min(self._hang_s, tracker.quiet_s)
 
     def _watch_progress(self) -> None:
         while not self._end.wait(min(EVERY_S, self._base_s / 8)) and self._guard.on:
@@ -158,9 +158,9 @@ class HangWatch:
             self._look_closer(now, status)
 
     def _find_progress(self, now: float) -> tuple[CollectiveStatus, bool]:
-        """True if anything has happened since the last look; a standstill ends with that."""
-        status, book = read_status(), self._find_book()
-        progress = (status.progress, self._read_counters(), book.progress if book is not None else ())
+        """The status, and True if anything has happened since the last look, which also ends a standstill."""
+        status, tracker = read_status(), self._find_tracker()
+        progress = (status.progress, self._read_counters(), tracker.progress if tracker is not None else ())
         if progress == self._progress:
             return status, False
         self._end_standstill(now)
@@ -203,8 +203,8 @@ class HangWatch:
 
     def _get_limit(self, look: Look) -> float:
         """The time without progress after which a standstill of this kind is told."""
-        book, limit_s = self._find_book(), self._get_learned_limit(look)
-        return limit_s if book is None or math.isinf(limit_s) else min(limit_s, book.quiet_s)
+        tracker, limit_s = self._find_tracker(), self._get_learned_limit(look)
+        return limit_s if tracker is None or math.isinf(limit_s) else min(limit_s, tracker.quiet_s)
 
     def _get_learned_limit(self, look: Look) -> float:
         longest_s = self._longest_s.get(look.activity, 0.0)
@@ -217,10 +217,12 @@ class HangWatch:
         frame = thread_stacks.get_frame(self._main_thread)
         frames = iter_frames(frame)
         line = thread_stacks.read_source_line(frame)
-        book = None if status.begun else self._find_book()
-        state, call = self._find_state(frames, line, status) if book is None else book.find_state(frame)
+        tracker = None if status.begun else self._find_tracker()
+        state, call = self._find_state(frames, line, status) if tracker is None else tracker.find_state(frame)
         activity = name_activity(frames, line) or "still" if state == "elsewhere" else "waiting"
-        counts = book.count_calls() if book is not None else self._names.count_calls(status) if status.begun else None
+        counts = (
+            tracker.count_calls() if tracker is not None else self._names.count_calls(status) if status.begun else None
+        )
         return Look(
             state, call, counts, thread_stacks.locate_frame(frame), activity, make_stack_key(frames), _read_cpu_s()
         )
