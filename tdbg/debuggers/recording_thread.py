@@ -84,16 +84,21 @@ class Pass(Job):
 
     def _choose_rows(self) -> list[int] | None:
         """The rows of the chosen samples; None for all of them. SkippedError for none."""
-        if self._chooser is None or self._samples < 1:
+        if self._chooser is None:
             return None
-        tensors = {form.path: tensor for form, tensor in _iter_tensors(self.copied)}
-        for path, value in self.copied.scalars.items():
-            if isinstance(value, list) and is_number_list(value) and len(value) == self._samples:
-                tensors[path] = torch.tensor(value)
-        rows = self._chooser.choose_rows(self._samples, tensors)
+        rows = self._chooser.choose_rows(self._samples, self._list_tensors() if self._chooser.needs_labels else {})
         if rows == []:
             raise SkippedError(NO_SAMPLE)
         return rows
+
+    def _list_tensors(self) -> dict[str, Tensor]:
+        """What was copied, by path; labels may be a list of numbers."""
+        found = {form.path: tensor for form, tensor in _iter_tensors(self.copied)}
+        for path, value in self.copied.scalars.items():
+            if isinstance(value, list) and is_number_list(value) and len(value) == self._samples:
+                with guarded("a number may be too large for a tensor", program_code=True):
+                    found[path] = torch.tensor(value)
+        return found
 
     def _write_rows(self, writer: PageWriter, rows: list[int]) -> int:
         """Write the chosen samples; tensors that do not have one row per sample are written whole."""

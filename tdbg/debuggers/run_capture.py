@@ -99,7 +99,7 @@ class Capture(Probe):
         samples = SampleSelection.parse(settings.capture_samples)
         if samples.needs_labels:
             self.parts = PARTS
-        self._chooser = SampleChooser(samples) if samples.kind else None
+        self._selected_samples = samples
         self.phases = settings.capture_phase
         self.epochs = Epochs.parse(settings.capture_epochs)
         self.selection = Selection(settings.capture_every, settings.capture_steps, settings.ranks)
@@ -123,6 +123,7 @@ class Capture(Probe):
         self._graded_calls = 0  # with gradients on, before there was an optimizer: the monitor does not count them
         self._about: dict[str, Any] = {}
         self._samples = 0  # of that pass
+        self._chooser = SampleChooser(self._selected_samples) if self._selected_samples.kind else None
         self._without_batch = 0  # passes
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
@@ -259,13 +260,15 @@ class Capture(Probe):
         self._eager.__enter__()
         # Loaders of validation count passes of their own, which are no epochs.
         epoch = self._trained if phase == "val" else self.monitor.epoch
-        self._about, self._samples = {"step": step, "epoch": epoch, "phase": phase}, call.samples or 0
+        self._about = {"step": step, "epoch": epoch, "phase": phase}
         batch, samples = self._batches.find_batch((call.args, call.kwargs)), call.samples
         keys = batch.ids if batch is not None and batch.ids else None
         if batch is not None and keys is not None and len(keys) == samples:
             self._about |= {"flags": ["padding"], "padding": batch.padding} if batch.padding else {}
             if samples > 1:
                 self._about["keys"] = keys
+        # Dimension 0 of the first argument may be channels, or time: then the ids of the batch are others.
+        self._samples = (samples or 0) if keys is None or len(keys) == samples else 0
         self._key = keys[0] if keys is not None and len(keys) == 1 else f"step{step}"  # never the id of a sample
         self._thread = threading.current_thread()
         self.tap.begin_pass(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
@@ -283,6 +286,10 @@ class Capture(Probe):
         content = None if batch is None else batch.content
         if content is None and "batch" in self.parts:
             self._without_batch += 1
+            self._note(
+                "capture-no-batch",
+                "--capture batch: no DataLoader batch matches this call of the model; its arguments were kept instead",
+            )
         return find_parts(content, module, call)
 
     def _attach_debuggers(self, module: nn.Module, call: "Call") -> None:
@@ -580,6 +587,9 @@ class Capture(Probe):
             if self._totals.written or self._totals.dropped or self._idle or self._skips:
                 self._emit_done()
             self._totals, self._idle, self._skipped = Totals(self._totals.on_disk), {}, {}
+            self._without_batch = 0
+            if self._chooser is not None:
+                self._chooser.unscored = 0
 
     def _close_recording(self, superseded: Path | None = None) -> None:
         """Have all of it written. superseded: a folder that is of no use any more, as another epoch has come."""

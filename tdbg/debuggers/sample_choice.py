@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from tdbg.core.capture import SampleSelection
+from tdbg.core.guard import guarded
 
 IGNORED = -100  # torch's own default of ``ignore_index``
 HALF = 0.5
@@ -23,6 +23,7 @@ class SampleChooser:
     """
 
     def __init__(self, samples: SampleSelection) -> None:
+        self.needs_labels = samples.needs_labels
         self._samples = samples
         self._seen = 0
         self.unscored = 0  # batches whose labels do not fit the prediction
@@ -32,11 +33,17 @@ class SampleChooser:
 
         tensors: the captured ones, by path; only ``inputs``, ``outputs`` and ``labels`` are read.
         """
+        if count < 1:  # it is not known what dimension 0 of the arguments holds
+            self.unscored += 1
+            return None
         first, self._seen = self._seen, self._seen + count
         kind, number = self._samples
         if kind == "every":
             return [row for row in range(count) if (first + row) % number == 0]
-        losses, is_wrong = score_rows(count, tensors) or ([], None)
+        losses: list[float] = []
+        is_wrong: list[bool] | None = None
+        with guarded("labels and predictions of the program may be anything", program_code=True):
+            losses, is_wrong = score_rows(count, tensors) or ([], None)
         if not losses or (kind == "wrong" and is_wrong is None):
             self.unscored += 1
             return None
@@ -76,15 +83,25 @@ def _score_pair(output: Tensor, labels: Tensor, inputs: Sequence[Tensor]) -> tup
         if labels.shape == output.shape[:1] + output.shape[2:]:
             return _score_classes(output.flatten(2).transpose(1, 2) if output.dim() > 2 else output[:, None], labels)
         if labels.shape == output.shape[:-1]:
-            if any(value.shape == labels.shape and torch.equal(value, labels) for value in inputs):
+            if any(_are_same_tokens(value, labels) for value in inputs):
                 output, labels = output[:, :-1], labels[:, 1:]  # a language model: each token predicts the next one
             return _score_classes(output.flatten(1, -2), labels)
     if output.numel() != labels.numel():
         return None
     output, labels = output.flatten(1) if output.dim() > 1 else output[:, None], labels.float().reshape(len(labels), -1)
     if bool(((labels == 0) | (labels == 1)).all()):
+        if labels.shape[1] > 1 and bool((labels.sum(1) == 1).all()):  # one-hot
+            return _score_classes(output[:, None], labels.argmax(1))
         return _score_binary(output, labels)
     return (output - labels).square().mean(1), None
+
+
+def _are_same_tokens(tokens: Tensor, labels: Tensor) -> bool:
+    """True if the labels are these tokens, but for those that are ignored: padding, or a prompt."""
+    if tokens.shape != labels.shape:
+        return False
+    counts = labels != IGNORED
+    return bool(counts.any()) and bool((tokens == labels)[counts].all())
 
 
 def _score_classes(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +109,7 @@ def _score_classes(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     labels = labels.reshape(len(labels), -1).long()
     counts = (labels != IGNORED) & (labels >= 0) & (labels < scores.shape[-1])
     target = labels.where(counts, 0)
-    is_probability = bool((scores >= 0).all()) and torch.allclose(scores.sum(-1), torch.ones(()), atol=SUM_ERROR)
+    is_probability = bool((scores >= 0).all()) and bool(((scores.sum(-1) - 1.0).abs() <= SUM_ERROR).all())
     logs = scores.clamp(min=1e-12).log() if is_probability else functional.log_softmax(scores, -1)
     loss = -logs.gather(-1, target[..., None])[..., 0].where(counts, 0.0)
     number = counts.sum(1).clamp(min=1)

@@ -151,7 +151,10 @@ def _is_abandoned(path: Path, info: dict[str, object], until: float, now: float)
     supervisor = info.get("supervisor")
     if not isinstance(supervisor, dict) or supervisor.get("host") == host_name():
         return False
-    times = [os.lstat(os.path.join(folder, name)).st_mtime for folder, _, names in os.walk(path) for name in names]
+    try:
+        times = [os.lstat(os.path.join(folder, name)).st_mtime for folder, _, names in os.walk(path) for name in names]
+    except OSError:  # it changes
+        return False
     return max(times, default=now) < min(until, now - ABANDONED_S)
 
 

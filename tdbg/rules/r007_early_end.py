@@ -141,7 +141,7 @@ def _is_of_collective(crash: Traceback) -> bool:
 def _has_left(view: View, found: ProcessView) -> bool:
     """True for a rank that ended of itself, before the run was told to end."""
     is_left = _has_ended_well(view, found) or _has_vanished(view, found)
-    return is_left and view.find_end_time(found) < view.stop_t
+    return is_left and view.find_end_time(found) < view.stop_t - CLOCK_S
 
 
 def _has_ended_well(view: View, found: ProcessView) -> bool:

@@ -127,15 +127,21 @@ class Drawings:
         begun = time.monotonic()
         text, said = process.communicate()
         took_s = time.monotonic() - begun
+        drawing = None
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit {process.returncode}"
         if process.returncode == 0:
-            found = json.loads(text)
-            self._keep(self._final, run.path, Drawing(found["report"], found["overview"], stamp, True, took_s=took_s))
+            try:
+                found = json.loads(text)
+                drawing = Drawing(found["report"], found["overview"], stamp, True, took_s=took_s)
+            except (ValueError, KeyError, TypeError):
+                last = "it printed something else than a drawing"
+        if drawing is not None:
+            self._keep(self._final, run.path, drawing)
         with self._lock:
             self._process = None
-            if process.returncode == 0:
+            if drawing is not None:
                 self._failures.pop(run.path, None)
             else:
-                last = said.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit {process.returncode}"
                 self._failures[run.path] = _Failure(stamp, time.monotonic(), last[:300])
                 self._quick.pop(run.path, None)  # the next one says so
 

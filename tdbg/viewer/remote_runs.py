@@ -1,6 +1,7 @@
 """Runs on a store that fsspec supports, for the viewer: small files are copied here, pages are read by range."""
 
 import os
+import re
 import tempfile
 import threading
 import time
@@ -23,6 +24,8 @@ MAX_RUN_BYTES = 2 << 30
 MAX_DEPTH = 8
 MAX_NAMED = 4
 Version = tuple[int, float | None]  # bytes of a file, and when it was written
+UNKNOWN: Version = (0, None)  # of a store that tells neither
+OF_RANK = re.compile(r"rank\d{4,}")
 
 
 class RemoteLibrary(RunLibrary):
@@ -34,15 +37,19 @@ class RemoteLibrary(RunLibrary):
 
     def __init__(self, url: Url) -> None:
         self.url, self.only = url, None
+        if url.name in ("", ".", ".."):
+            raise TdbgError(f"{url} names no folder", "give the URL of a run, or of a folder of runs")
         self._store = Store(str(url))
         self._copies = tempfile.TemporaryDirectory(prefix="tdbg-view-", ignore_cleanup_errors=True)
         self.folder = Path(self._copies.name)
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # held while the store is listed
+        self._copy_turns: dict[str, threading.Lock] = {}  # one lock per run, held while it is copied
         self._listed: dict[str, dict[str, Version]] = {}  # run -> its files
         self._listed_t = float("-inf")
         self._copied: dict[str, dict[str, Version]] = {}
         self._copied_t: dict[str, float] = {}
         self._is_single = self._is_loss_reported = False
+        self._failed: set[str] = set()  # runs of which it was said
         self._refresh_list()
         if not self._listed:
             self.close()
@@ -61,11 +68,14 @@ class RemoteLibrary(RunLibrary):
         """A copy of that run, at most some seconds behind the store."""
         with self._turn:
             self._refresh_list()
-            if name not in self._listed:
-                raise UnknownRunError("there is no run of that name here", "GET /api/v1/runs lists them")
-            if self._copied_t.get(name) != self._listed_t:
-                self._copy_run(name)
-                self._copied_t[name] = self._listed_t
+            files, listed_t = self._listed.get(name), self._listed_t
+            turn = self._copy_turns.setdefault(name, threading.Lock())
+        if files is None:
+            raise UnknownRunError("there is no run of that name here", "GET /api/v1/runs lists them")
+        with turn:
+            if self._copied_t.get(name, float("-inf")) < listed_t:
+                self._copy_run(name, files)
+                self._copied_t[name] = listed_t
         return RunDir(self.folder / name)
 
     @property
@@ -105,9 +115,10 @@ class RemoteLibrary(RunLibrary):
         }
         self._listed_t = time.monotonic()
         for name, files in self._listed.items():
-            self._copy_files(name, {path: files[path] for path in (STATE_FILE, REPORT_FILE) if path in files})
-            if STATE_FILE not in files:  # pages alone were uploaded
-                self._write_stub(name)
+            small = {path: files[path] for path in (STATE_FILE, REPORT_FILE) if path in files}
+            self._copy_files(name, {path: known for path, known in small.items() if known[0] <= MAX_FILE_BYTES})
+            self._write_stub(name)
+            self._date_run(name, files)
 
     def _report_loss(self, error: TdbgError) -> None:
         """Say once that the store no longer answers; the copies stay in use."""
@@ -117,19 +128,26 @@ class RemoteLibrary(RunLibrary):
             print_messages(str(error), "runs are shown as last copied until the store answers again")
 
     def _write_stub(self, name: str) -> None:
+        """Where pages alone were uploaded, or run.json cannot be read."""
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / STATE_FILE).exists():
             about: dict[str, Any] = {"command": [], "exit": {"code": None, "signal": None}, "name": name}
             write_json(folder / STATE_FILE, about)
 
-    def _copy_run(self, name: str) -> None:
-        files = {path: version for path, version in self._listed[name].items() if not _is_page(path)}
+    def _date_run(self, name: str, files: dict[str, Version]) -> None:
+        """Give run.json the time of the newest file: from that the list of runs tells whether the run goes on."""
+        newest = max((version[1] for version in files.values() if version[1] is not None), default=None)
+        if newest is not None:
+            os.utime(self.folder / name / STATE_FILE, (newest, newest))
+
+    def _copy_run(self, name: str, listed: dict[str, Version]) -> None:
+        files = {path: version for path, version in listed.items() if not _is_page(path)}
         chosen: dict[str, Version] = {}
         left_out = []
         total = 0
         for path, version in sorted(files.items(), key=lambda row: row[1][0]):
-            size = version[0]
+            size = version[0] or self._ask_size(name, path)
             if size > MAX_FILE_BYTES or total + size > MAX_RUN_BYTES:
                 left_out.append(f"{safe(path)} ({format_size(size)})")
                 continue
@@ -140,23 +158,41 @@ class RemoteLibrary(RunLibrary):
             print_messages(f"{safe(name)}: too large to copy, left out: {', '.join(left_out[:MAX_NAMED])}{more}")
         self._copy_files(name, chosen)
 
+    def _ask_size(self, name: str, path: str) -> int:
+        """Bytes of a file whose size the listing does not give (http)."""
+        try:
+            return self._store.get_size(self._resolve_path(name, path))
+        except (FileNotFoundError, TdbgError):
+            return 0
+
+    def _resolve_path(self, name: str, path: str) -> str:
+        return path if self._is_single else f"{name}/{path}"
+
     def _copy_files(self, name: str, files: dict[str, Version]) -> None:
         """Copy new and changed files. Each appears only when it is complete, with the time it has on the store."""
         known = self._copied.setdefault(name, {})
-        inside = "" if self._is_single else f"{name}/"
         for path, version in files.items():
-            if known.get(path) == version:
+            if known.get(path) == version and version != UNKNOWN:
                 continue
             target = self.folder / name / path
             draft = target.with_name(f".{target.name}.draft")
             try:
-                self._store.download_file(f"{inside}{path}", draft)
+                self._store.download_file(self._resolve_path(name, path), draft)
                 if version[1] is not None:
                     os.utime(draft, (version[1], version[1]))
                 os.replace(draft, target)
             except FileNotFoundError:
                 continue  # it is gone meanwhile
+            except (TdbgError, OSError, ValueError, OverflowError) as error:  # the others can still be shown
+                self._report_failure(name, path, error)
+                continue
             known[path] = version
+
+    def _report_failure(self, name: str, path: str, error: Exception) -> None:
+        """Say once of each run what cannot be copied."""
+        if name not in self._failed:
+            self._failed.add(name)
+            print_messages(f"{safe(name)}: cannot copy {safe(path)}: {safe(str(error))}", "what it holds is not shown")
 
 
 def _is_plain(path: str) -> bool:
@@ -164,7 +200,7 @@ def _is_plain(path: str) -> bool:
     parts = path.split("/")
     if len(parts) > MAX_DEPTH or "\0" in path or "\\" in path:
         return False
-    return all(part and not part.startswith(".") and len(part) < 200 for part in parts)
+    return all(part and not part.startswith(".") and len(os.fsencode(part)) < 200 for part in parts)
 
 
 def _is_page(path: str) -> bool:
@@ -174,4 +210,4 @@ def _is_page(path: str) -> bool:
 def _is_of_run(path: str) -> bool:
     """True for a journal in a rank's folder: pages of a run, with or without the rest of it."""
     parts = path.split("/")
-    return parts[0].startswith("rank") and len(parts) > 1 and JOURNAL_NAME.fullmatch(parts[-1]) is not None
+    return OF_RANK.fullmatch(parts[0]) is not None and len(parts) > 1 and JOURNAL_NAME.fullmatch(parts[-1]) is not None

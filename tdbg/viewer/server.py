@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import hashlib
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import resources
@@ -230,8 +231,10 @@ def build_config(app: AccessControl) -> uvicorn.Config:
 
 
 def serve(app: AccessControl, listener: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM."""
+    """Serve until SIGINT, SIGTERM or, unless it is ignored, SIGHUP."""
     server = uvicorn.Server(build_config(app))
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is gone
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
     try:
         asyncio.run(server.serve(sockets=[listener]))
     except KeyboardInterrupt:  # raised again by uvicorn once all is closed

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from tdbg.core.capture import SampleSelection
 from tdbg.core.errors import TdbgError
+from tdbg.debuggers import sample_choice
 from tdbg.debuggers.sample_choice import SampleChooser, score_rows
 
 B = 6
@@ -124,7 +125,54 @@ def test_a_language_model_predicts_the_next_token() -> None:
     sure[2] = 0.0
     tensors = {"inputs.input_ids": tokens, "labels": tokens.clone(), "outputs.logits": sure}
     assert SampleChooser(SampleSelection("worst")).choose_rows(B, tensors) == [2]
-    assert (SampleChooser(SampleSelection("wrong")).choose_rows(B, tensors) or []) in ([], [2])
+    assert SampleChooser(SampleSelection("wrong")).choose_rows(B, tensors) in ([], [2])
+
+
+def test_a_prompt_or_padding_that_is_ignored_leaves_the_shift() -> None:
+    tokens = torch.randint(9, (B, 8))
+    labels = tokens.clone()
+    labels[:, :3] = -100
+    labels[1, 6:] = -100
+    sure = 9.0 * functional.one_hot(tokens.roll(-1, 1), 9).float()
+    sure[2] = 0.0
+    tensors = {"inputs.input_ids": tokens, "labels": labels, "outputs.logits": sure}
+    assert SampleChooser(SampleSelection("worst")).choose_rows(B, tensors) == [2]
+    assert SampleChooser(SampleSelection("wrong")).choose_rows(B, tensors) in ([], [2])
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_one_hot_labels_are_classes(softmax: bool) -> None:
+    scores, labels, losses, wrong = make_classes()
+    tensors = {"outputs": scores.softmax(1) if softmax else scores, "labels": functional.one_hot(labels, 5)}
+    found = score_rows(B, tensors)
+    assert found is not None and found[1] == wrong.tolist()
+    torch.testing.assert_close(torch.tensor(found[0]), losses)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_of_the_program_is_its_own_matter(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    scores, labels, losses, _ = make_probabilities()
+    torch.set_default_dtype(dtype)
+    try:
+        rows = SampleChooser(SampleSelection("worst")).choose_rows(B, {"outputs": scores, "labels": labels})
+    finally:
+        torch.set_default_dtype(before)
+    assert rows == [int(losses.argmax())]
+
+
+def test_what_cannot_be_scored_is_counted_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(sample_choice, "score_rows", fail)
+    chooser = SampleChooser(SampleSelection("worst"))
+    assert chooser.choose_rows(B, {}) is None and chooser.unscored == 1
+
+
+def test_an_unknown_number_of_samples_is_counted_and_all_are_kept() -> None:
+    chooser = SampleChooser(SampleSelection("every", 2))
+    assert chooser.choose_rows(0, {}) is None and chooser.unscored == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -347,7 +347,7 @@ def test_with_the_flag_a_busy_rank_is_reported(start_watch: Callable[..., Any]) 
         while not rows and time.monotonic() < end:
             sum(range(1000))
             rows = [event for event in run.events if isinstance(event, Observation) and event.probe == "hang"]
-        assert rows[0].part == "QUIET" and rows[0].values["limit_s"] == 1.0
+        assert rows[0].part == "QUIET" and rows[0].values["limit_s"] == 30.0
     finally:
         dist.destroy_process_group()
 
@@ -377,6 +377,18 @@ def test_quiet_s_limits_every_activity_but_a_debugger(clock: Clock, activity: st
     clock.look["activity"] = activity
     clock.pass_time(40.0)
     assert [told_t - begun for told_t, _ in clock.told[:1]] == ([] if told_after_s is None else [told_after_s])
+
+
+@pytest.mark.parametrize("activity", ["compute", "checkpoint", "compile", "import", "command", "network"])
+@pytest.mark.parametrize("how", [{"moving": True}, {"cpu": 0.9}, {"moving": True, "cpu": 0.9}])
+def test_the_flag_reports_a_busy_rank_whatever_it_does(clock: Clock, activity: str, how: dict[str, Any]) -> None:
+    clock.watch._find_tracker = Tracker
+    clock.watch.check_progress(clock.now)
+    begun = clock.now
+    clock.look["activity"] = activity
+    clock.pass_time(60.0, **how)
+    assert [round(told_t - begun) for told_t, _ in clock.told] == [20, 40]
+    assert clock.told[0][1].limit_s >= 8 * BASE_S, "by which the rules tell a hang of all ranks"
 
 
 def test_calls_of_python_are_progress(clock: Clock) -> None:

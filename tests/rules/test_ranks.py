@@ -254,6 +254,17 @@ def test_abort_after_the_stop_is_info(make_stream, stop_s, severity):
     assert find_first(run, "TD-R002", 1).severity == severity
 
 
+def test_a_program_that_went_on_after_the_signal_was_not_stopped(make_stream):
+    """It saved a checkpoint at SIGTERM, and was killed an hour later."""
+    run = make_stream()
+    zero, _ = begin_pair(run, (9, 9), well=False)
+    run.run.update_info(stop_t=run.t)
+    run.t += 3600.0
+    run.emit_steps(zero, [2.0], first=10)
+    run.record_child_exit(0, -9)
+    assert find_first(run, "TD-R002", 1).severity == "error"
+
+
 def make_crash(step: int = 3, **more) -> Traceback:
     lines = [
         "Traceback (most recent call last):",

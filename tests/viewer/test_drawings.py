@@ -66,6 +66,16 @@ def test_a_drawing_that_fails_is_said_and_not_tried_again_at_once(run: RunDir, m
     assert found._process is None  # no second try of the same files
 
 
+def test_a_process_that_prints_something_else_is_a_failure(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawings, "LARGE_BYTES", 0)
+    monkeypatch.setattr(drawings.sys, "executable", "/bin/echo")
+    found = Drawings()
+    found.get_drawing(run)
+    wait_for_process(found)
+    (run.path / "report.json").unlink(missing_ok=True)
+    assert f"{FAILED}: it printed something else than a drawing" in found.get_drawing(run).report["trouble"]
+
+
 def test_a_large_run_is_drawn_beside_the_server_by_the_installed_code(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

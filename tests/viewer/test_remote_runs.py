@@ -171,6 +171,60 @@ def test_unsafe_paths_are_not_copied(
     assert path not in fetched
 
 
+@pytest.mark.parametrize("failing", ["run.json", "report.json", "rank0000/metrics.jsonl"])
+def test_one_file_that_cannot_be_copied_hides_no_other(
+    failing: str,
+    runs_folder: Path,
+    store: type[Counted],
+    make_library: MakeLibrary,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put_folder(runs_folder, URL)
+    download = Store.download_file
+
+    def refuse_one(self: Store, path: str, target: Path) -> None:
+        if path == f"single/{failing}":
+            raise TdbgError("access denied", "ask")
+        download(self, path, target)
+
+    monkeypatch.setattr(Store, "download_file", refuse_one)
+    client = Client(make_library())
+    assert sorted(row["name"] for row in client.ask("/runs")["runs"]) == NAMES
+    for name in NAMES:
+        assert client.get(f"/api/v1/runs/{name}/report").status_code == 200, name
+    assert capsys.readouterr().err.count("access denied") == 1
+
+
+def test_names_that_are_a_file_and_a_folder_are_copied_as_far_as_they_go(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary
+) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/one")
+    fs, root = fsspec.core.url_to_fs(f"{URL}/one")
+    fs.pipe_file(f"{root}/rank0000/a", b"x")
+    fs.pipe_file(f"{root}/rank0000/a/b", b"y")
+    fs.pipe_file(f"{root}/rank0000/{'ü' * 150}", b"z")
+    assert (make_library(f"{URL}/one").open_run("one").path / "run.json").exists()
+
+
+def test_a_folder_whose_name_begins_like_a_ranks_is_a_run(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary
+) -> None:
+    put_folder(runs_folder / "captured", f"{URL}/ranker")
+    put_folder(runs_folder / NAMES[0], f"{URL}/other")
+    assert make_library().list_names() == ["ranker", "other"]
+
+
+def test_a_run_that_goes_on_is_listed_as_running(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary
+) -> None:
+    put_folder(runs_folder / "killed", f"{URL}/live")
+    fs, root = fsspec.core.url_to_fs(f"{URL}/live")
+    fs.store[fs._strip_protocol(f"{root}/rank0000/events.jsonl")].created = datetime.now(UTC)
+    (row,) = Client(make_library()).ask("/runs")["runs"]
+    assert row["state"] == "running"
+
+
 def test_lost_store_is_reported_once(
     runs_folder: Path,
     store: type[Counted],

@@ -191,10 +191,12 @@ class HangWatch:
         quiet_s, seen_s = now - self._since, now - self._looks[0][0]
         limit_s = self._get_limit(look)
         confirmed = look.activity == "compute" or seen_s >= min(CONFIRM_S, self._base_s / 3)
+        if limit_s < self._get_learned_limit(look):  # the flag asks for it, whether it stands still or is busy
+            confirmed = True
         if confirmed and quiet_s >= max(limit_s, 2 * self._told_s):
             self._episodes += not self._told_s
             self._told_s = quiet_s
-            self._report(Standstill(look, quiet_s, limit_s))
+            self._report(Standstill(look, quiet_s, self._get_learned_limit(look)))
 
     def _is_busy(self, now: float, look: Look) -> bool:
         """True if this process used the CPU since the last look."""

@@ -19,9 +19,9 @@ QUIET_S = 15.0  # a comment after so long shows that the server lives
 @route("GET", f"{API}/runs/{{run}}/events")
 async def stream_status(served: Served, run: str) -> AsyncIterator[bytes]:
     """The status whenever it changes, as server-sent events, until the run ends."""
-    found = served.runs.open_run(run)
     before, silent_s = b"", 0.0
     while True:
+        found = await run_in_threadpool(served.runs.open_run, run)  # of a store, a copy that grows
         status: dict[str, Any] = to_json_value((await run_in_threadpool(read_snapshot, found)).as_dict())
         for rank in status["ranks"]:
             rank.pop("last_seen_s", None)  # it changes by itself
