@@ -16,7 +16,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tdbg.core.events import Observation
 from tdbg.probes.distributed.collectives import COLLECTIVES, FIRST_CUTS, FUNCTIONAL, LONG_CHUNK, LONG_CUTS, Kind, Order
-from tdbg.probes.hang import Hang
+from tdbg.probes.hang import Hang, hang_watch
+from tdbg.probes.hang.collective_status import CollectiveStatus
 
 PATIENCE_S = 30.0
 KINDS = {kind.name: kind for kind in COLLECTIVES}
@@ -48,6 +49,12 @@ def make_world() -> Iterator[Callable[[], None]]:
     yield init_world
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@pytest.fixture
+def without_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a backend of which torch keeps no flight record; that of other tests' groups stays in the process."""
+    monkeypatch.setattr(hang_watch, "read_status", lambda: CollectiveStatus({}, {}))
 
 
 def train_model(steps: int, each: Callable[[int], None]) -> None:
@@ -367,7 +374,7 @@ def make_stuck_collective(run: Any) -> Callable[..., None]:
     return owner.all_reduce
 
 
-def test_a_rank_that_waits_says_where(watched_group: Any, make_world: Any) -> None:
+def test_a_rank_that_waits_says_where(watched_group: Any, make_world: Any, without_recorder: None) -> None:
     run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     make_world()
     dist.barrier()
@@ -390,7 +397,7 @@ def test_a_rank_that_waits_says_where(watched_group: Any, make_world: Any) -> No
     assert list_marks(run.parts("ORDER"))[-1][:2] == [2, 2], "what was called so far is on disk while it waits"
 
 
-def test_a_rank_that_is_elsewhere_says_so(watched_group: Any, make_world: Any) -> None:
+def test_a_rank_that_is_elsewhere_says_so(watched_group: Any, make_world: Any, without_recorder: None) -> None:
     run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     make_world()
     run.probe._backend = "gloo"
@@ -401,7 +408,7 @@ def test_a_rank_that_is_elsewhere_says_so(watched_group: Any, make_world: Any) -
     assert wait_for_observations(run, "RESUMED")
 
 
-def test_a_reducer_that_waits_is_seen_in_backward(watched_group: Any, make_world: Any) -> None:
+def test_a_reducer_that_waits_is_seen_in_backward(watched_group: Any, make_world: Any, without_recorder: None) -> None:
     class Slow(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -423,7 +430,7 @@ def test_a_reducer_that_waits_is_seen_in_backward(watched_group: Any, make_world
     assert run.parts("QUIET")[0].values["state"] == "backward"
 
 
-def test_an_asynchronous_call_that_is_waited_for(watched_group: Any, make_world: Any) -> None:
+def test_an_asynchronous_call_that_is_waited_for(watched_group: Any, make_world: Any, without_recorder: None) -> None:
     run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     make_world()
     run.probe._backend = "gloo"

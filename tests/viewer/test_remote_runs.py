@@ -197,14 +197,24 @@ def test_one_file_that_cannot_be_copied_hides_no_other(
 
 
 def test_names_that_are_a_file_and_a_folder_are_copied_as_far_as_they_go(
-    runs_folder: Path, store: type[Counted], make_library: MakeLibrary
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a store that knows no folders."""
     put_folder(runs_folder / NAMES[0], f"{URL}/one")
-    fs, root = fsspec.core.url_to_fs(f"{URL}/one")
-    fs.pipe_file(f"{root}/rank0000/a", b"x")
-    fs.pipe_file(f"{root}/rank0000/a/b", b"y")
-    fs.pipe_file(f"{root}/rank0000/{'ü' * 150}", b"z")
-    assert (make_library(f"{URL}/one").open_run("one").path / "run.json").exists()
+    more = {"rank0000/a": (1, 0.0), "rank0000/a/b": (1, 0.0), f"rank0000/{'ü' * 150}": (1, 0.0)}
+    listed, download = Store.list_versions, Store.download_file
+
+    def write_more(self: Store, path: str, target: Path) -> None:
+        if path not in more:
+            download(self, path, target)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"x")
+
+    monkeypatch.setattr(Store, "list_versions", lambda self: {**listed(self), **more})
+    monkeypatch.setattr(Store, "download_file", write_more)
+    folder = make_library(f"{URL}/one").open_run("one").path
+    assert (folder / "run.json").exists() and (folder / "rank0000" / "a").is_file()
 
 
 def test_a_folder_whose_name_begins_like_a_ranks_is_a_run(

@@ -211,8 +211,8 @@ class HangWatch:
     def _get_learned_limit(self, look: Look) -> float:
         longest_s = self._longest_s.get(look.activity, 0.0)
         if look.state != "elsewhere":
-            return max(self._base_s, BEYOND * longest_s if self._episodes >= MAX_EPISODES else 0.0)
-        return max(self._base_s * LIMITS.get(look.activity, 1.0), BEYOND * longest_s)
+            return max(self._hang_s, BEYOND * longest_s if self._episodes >= MAX_EPISODES else 0.0)
+        return max(self._hang_s * LIMITS.get(look.activity, 1.0), BEYOND * longest_s)
 
     def _read_look(self, status: CollectiveStatus) -> Look:
         self._names.read_entries()
