@@ -11,6 +11,7 @@ import pytest
 from tdbg import cli
 from tdbg.core.errors import TdbgError
 from tdbg.core.urls import Url
+from tdbg.pages.format.page_writer import Item, PageWriter
 from tdbg.pages.page_upload import Upload
 from tdbg.pages.read.remote_store import Store
 from tdbg.viewer import remote_runs
@@ -84,20 +85,20 @@ def test_answers_are_those_of_the_same_runs_on_a_disk(
             assert text == theirs.text, path
 
 
-def test_pages_are_read_by_range(runs_folder: Path, store: type[Counted], make_library: MakeLibrary) -> None:
-    put_folder(runs_folder, URL)
-    pages = {
-        f"{name}/{path.relative_to(runs_folder / name)}"
-        for name in NAMES
-        for path in (runs_folder / name).rglob("pages/*.safetensors")
-    }
-    assert pages
+def test_pages_are_read_by_range(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary, tmp_path: Path
+) -> None:
+    put_folder(runs_folder / NAMES[0], f"{URL}/large")
+    writer = PageWriter(tmp_path / "rank0000" / "pages", run="large")
+    for key in range(8):
+        writer.add(key, [Item("conv:output", "float32", (1 << 20,), bytes(4 << 20), {})])
+    writer.close()
+    put_folder(tmp_path, f"{URL}/large")
     library = make_library()
     client = Client(library)
-    for name in NAMES:
-        client.get(f"/api/v1/runs/{name}/pages?datapoints=true")
-    fetched = {request.path for request in store.requests if request.kind == "read" and request.nbytes > 1 << 20}
-    assert not any("/pages/" in path for path in fetched)
+    assert client.ask("/runs/large/pages", datapoints=True)["bytes"] >= 32 << 20
+    fetched = [request for request in store.requests if request.path.endswith(".safetensors")]
+    assert sum(request.nbytes for request in fetched) < 1 << 20
     assert not list(library.folder.rglob("pages/*.safetensors")) and list(library.folder.rglob("pages/*"))
 
 
