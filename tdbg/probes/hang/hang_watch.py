@@ -116,6 +116,7 @@ class HangWatch:
         # Of this standstill: the first look at which the thread was where it is now, and the last one.
         self._looks: list[tuple[float, Look]] = []
         self._told_s = 0.0  # after so long it was told last
+        self._told_counters: tuple[int, ...] = ()  # as they were then
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch_progress, name="tdbg-hang", daemon=True)
 
@@ -128,8 +129,9 @@ class HangWatch:
         self._end.set()
         self._lines.stop_sampling()
         if self._told_s and self._turn.acquire(timeout=LAST_LOOK_S):
-            try:
-                self._guard.call_guarded(self._find_progress, time.monotonic())
+            try:  # steps alone: a collective may have ended because another rank is gone
+                if self._told_s and self._read_counters() != self._told_counters:
+                    self._guard.call_guarded(self._end_standstill, time.monotonic())
             finally:
                 self._turn.release()
 
@@ -195,7 +197,7 @@ class HangWatch:
             confirmed = True
         if confirmed and quiet_s >= max(limit_s, 2 * self._told_s):
             self._episodes += not self._told_s
-            self._told_s = quiet_s
+            self._told_s, self._told_counters = quiet_s, self._read_counters()
             self._report(Standstill(look, quiet_s, self._get_learned_limit(look)))
 
     def _is_busy(self, now: float, look: Look) -> bool:
