@@ -115,7 +115,7 @@ OPTIONS: Options = {
     "capture_samples": Option(
         ("--capture-samples",),
         "SAMPLES",
-        "Samples of a batch to keep: worst, worst:4 (largest loss), wrong, or N (every Nth).",
+        "Keep only some samples of a batch: worst, worst:4 (largest loss), wrong, or N (every Nth).",
         group=CAPTURE,
     ),
     "capture_on": Option(

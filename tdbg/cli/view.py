@@ -27,7 +27,7 @@ OPTIONS: Options = {
     "control": Option(("--control",), "", "Allow the pages to change level and flags of a live run."),
 }
 ARGUMENT = Argument(
-    "RUN", "A run, a folder of runs, a URL of either, or nothing for ./tdbg_runs.", field="run", many=False
+    "RUN", "A run, a folder of runs, or the URL of either; ./tdbg_runs if left out.", field="run", many=False
 )
 
 

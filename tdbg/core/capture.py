@@ -15,7 +15,7 @@ LAYER_DEBUGGERS = ("activation-stats", "attention", "feature-map", "gradcam", "g
 DATAPOINT_DEBUGGERS = ("inputs", "labels", "outputs")
 # Why passes are left out, where that is what was asked for.
 SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH = "sampled", "over budget", "of an epoch that was not the last"
-NO_SAMPLE = "without a sample that --capture-samples asks for"
+NO_SAMPLE = "with no sample that --capture-samples selects"
 ASKED_FOR = frozenset((SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH, NO_SAMPLE))
 
 
@@ -127,17 +127,17 @@ class Epochs(NamedTuple):
         return bool(self.every) and (epoch + 1) % self.every == 0
 
 
-class Samples(NamedTuple):
-    """Which samples of a batch: those of the largest loss, those predicted wrong, or every Nth.
+class SampleSelection(NamedTuple):
+    """Which samples of a batch are kept: those with the largest loss, those predicted wrong, or every Nth.
 
-    kind: worst, wrong, every, or empty for all. number: how many of a batch are kept (worst), or N (every).
+    kind: worst, wrong or every; empty keeps all. number: how many per batch (worst), or N (every).
     """
 
     kind: str = ""
     number: int = 1
 
     @classmethod
-    def parse(cls, text: str, name: str = "samples") -> "Samples":
+    def parse(cls, text: str, name: str = "samples") -> "SampleSelection":
         """``worst``, ``worst:4``, ``wrong``, or a number above 0; TdbgError for anything else. name: of the option."""
         word, colon, number = (part.strip() for part in text.lower().partition(":"))
         if not word and not colon:
@@ -151,8 +151,8 @@ class Samples(NamedTuple):
         raise TdbgError(f"{name} cannot be {text!r}", "write worst, worst:4, wrong, or a number above 0 (every Nth)")
 
     @property
-    def is_judged(self) -> bool:
-        """True if it takes the labels and the prediction to choose."""
+    def needs_labels(self) -> bool:
+        """True if choosing needs labels and the prediction."""
         return self.kind in ("worst", "wrong")
 
 

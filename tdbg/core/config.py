@@ -12,7 +12,7 @@ from typing import Any
 
 from tdbg.core import flags as flag_table
 from tdbg.core import sink_files
-from tdbg.core.capture import PHASES, Epochs, Samples, check_debugger, check_spec
+from tdbg.core.capture import PHASES, Epochs, SampleSelection, check_debugger, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, print_message_once, pyproject_sources, user_source, yaml_source
 from tdbg.core.errors import TdbgError, suggest_name
@@ -114,7 +114,7 @@ class Settings:
     )
     capture_phase: list[str] = declare_setting(LOCAL, "capture in these phases only: train, val, eval", factory=list)
     capture_samples: str = declare_setting(
-        LOCAL, "keep these samples of a batch only: worst, worst:4, wrong or N (every Nth)", ""
+        LOCAL, "keep only some samples of a batch: worst, worst:4 (largest loss), wrong or N (every Nth)", ""
     )
     capture_on: list[str] = declare_setting(
         LOCAL, "capture from the first finding with one of these codes or severities", factory=list
@@ -408,7 +408,7 @@ def _validate_epochs(key: str, value: object) -> str:
 
 
 def _validate_samples(key: str, value: object) -> str:
-    Samples.parse(str(value), key)
+    SampleSelection.parse(str(value), key)
     return str(value).strip().lower()
 
 

@@ -107,12 +107,16 @@ FLAGS: tuple[Flag, ...] = (
         level="extreme",
         thresholds=(
             Threshold(
-                "quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0
+                "quiet_s",
+                30.0,
+                "seconds without progress after which every rank is reported, even a busy one (not one in a debugger)",
+                low=1.0,
             ),
             Threshold(
                 "hang_s",
                 15.0,
-                "seconds without progress after which a hang is named without this flag; more where the run has longer pauses",
+                "seconds without progress after which a hang is reported, with or without the flag; "
+                "longer once the run has shown longer pauses",
                 low=1.0,
             ),
         ),

@@ -18,9 +18,9 @@ def is_own_code(code: CodeType) -> bool:
 
 
 def get_line(frame: FrameType) -> int:
-    """The line that a frame is at; that of its function where the instruction that runs belongs to no line.
+    """The line that a frame is at, or the first line of its function if the current instruction has no line.
 
-    Some instructions that the compiler adds have none, and generated code may have none at all.
+    The compiler adds instructions without a line, and generated code may have no lines at all.
     """
     return frame.f_lineno or frame.f_code.co_firstlineno
 

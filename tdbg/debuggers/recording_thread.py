@@ -40,13 +40,13 @@ class Job(ABC):
 
 
 class SkippedError(Exception):
-    """There is nothing to write, as was asked for; its text is the reason."""
+    """Nothing of this pass is to be written, as was asked for; the text is the reason."""
 
 
 class Pass(Job):
-    """What one pass copied. about: fields of `PageWriter.add`. stats: figures of the tensors, and not the tensors.
+    """What one pass copied. about: fields of `PageWriter.add`. stats: write statistics of the tensors instead of them.
 
-    chooser: which of its samples are kept; None for all.
+    chooser: which samples are kept; None keeps all. samples: number of rows of the batch, 0 if unknown.
     """
 
     def __init__(
@@ -84,20 +84,24 @@ class Pass(Job):
 
     def _choose_rows(self) -> list[int] | None:
         """The rows of the chosen samples; None for all of them. SkippedError for none."""
-        if self._chooser is None or self._samples < 1:
+        if self._chooser is None:
             return None
-        tensors = {form.path: tensor for form, tensor in _iter_tensors(self.copied)}
-        for path, value in self.copied.scalars.items():
-            if isinstance(value, list) and is_number_list(value) and len(value) == self._samples:
-                with guarded("a number may be too large for a tensor", program_code=True):
-                    tensors[path] = torch.tensor(value)
-        rows = self._chooser.choose_rows(self._samples, tensors)
+        rows = self._chooser.choose_rows(self._samples, self._list_tensors() if self._chooser.needs_labels else {})
         if rows == []:
             raise SkippedError(NO_SAMPLE)
         return rows
 
+    def _list_tensors(self) -> dict[str, Tensor]:
+        """What was copied, by path; labels may be a list of numbers."""
+        found = {form.path: tensor for form, tensor in _iter_tensors(self.copied)}
+        for path, value in self.copied.scalars.items():
+            if isinstance(value, list) and is_number_list(value) and len(value) == self._samples:
+                with guarded("a number may be too large for a tensor", program_code=True):
+                    found[path] = torch.tensor(value)
+        return found
+
     def _write_rows(self, writer: PageWriter, rows: list[int]) -> int:
-        """Write some samples of the batch; what has no row for each sample is written whole."""
+        """Write the chosen samples; tensors that do not have one row per sample are written whole."""
         about, copied = dict(self.about), self.copied
         split = {form.path for form in copied.list_forms() if form.shape[:1] == (self._samples,) and not form.note}
         about["rows"] = rows
@@ -236,7 +240,7 @@ class Recording:
                 self._write_job(job)
             else:
                 self.count_dropped(1, self._explain_drop())
-        except (UnstorableError, SkippedError) as error:  # this one is not kept, the others are
+        except (UnstorableError, SkippedError) as error:  # only this pass is not written
             self.count_dropped(1, str(error))
         except BaseException as error:  # guard: told by the next put
             self.error = error
@@ -284,7 +288,7 @@ def _iter_tensors(copied: Copied) -> Iterator[tuple[Form, Tensor]]:
 
 
 def figures_of(copied: Copied, rows: Sequence[int] = (), split: Container[str] = ()) -> dict[str, object]:
-    """Exact figures of each tensor that came, under its path. rows: of those in ``split``, these alone."""
+    """Exact figures of each copied tensor, under its path. rows: only these rows of the tensors in ``split``."""
     found = [(form, tensor[list(rows)] if form.path in split else tensor) for form, tensor in _iter_tensors(copied)]
     measured = [(form, _to_measurable(form, tensor)) for form, tensor in found if tensor.numel()]
     measured_figures = measure_tensors([tensor for _, tensor in measured])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, DebuggerSpec, Epochs, Samples, split_parts
+from tdbg.core.capture import NOT_THE_LAST_EPOCH, PARTS, SAMPLED, DebuggerSpec, Epochs, SampleSelection, split_parts
 from tdbg.core.config import Selection
 from tdbg.core.errors import TdbgError
 from tdbg.core.observations.capture import (
@@ -96,10 +96,10 @@ class Capture(Probe):
         super().__init__(monitor)
         settings = monitor.settings
         self.parts, self.specs = split_parts(settings.capture)
-        samples = Samples.parse(settings.capture_samples)
-        if samples.is_judged:
+        samples = SampleSelection.parse(settings.capture_samples)
+        if samples.needs_labels:
             self.parts = PARTS
-        self._chooser = SampleChooser(samples) if samples.kind else None
+        self._selected_samples = samples
         self.phases = settings.capture_phase
         self.epochs = Epochs.parse(settings.capture_epochs)
         self.selection = Selection(settings.capture_every, settings.capture_steps, settings.ranks)
@@ -123,6 +123,7 @@ class Capture(Probe):
         self._graded_calls = 0  # with gradients on, before there was an optimizer: the monitor does not count them
         self._about: dict[str, Any] = {}
         self._samples = 0  # of that pass
+        self._chooser = SampleChooser(self._selected_samples) if self._selected_samples.kind else None
         self._without_batch = 0  # passes
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
@@ -285,6 +286,10 @@ class Capture(Probe):
         content = None if batch is None else batch.content
         if content is None and "batch" in self.parts:
             self._without_batch += 1
+            self._note(
+                "capture-no-batch",
+                "--capture batch: no DataLoader batch matches this call of the model; its arguments were kept instead",
+            )
         return find_parts(content, module, call)
 
     def _attach_debuggers(self, module: nn.Module, call: "Call") -> None:
@@ -582,6 +587,9 @@ class Capture(Probe):
             if self._totals.written or self._totals.dropped or self._idle or self._skips:
                 self._emit_done()
             self._totals, self._idle, self._skipped = Totals(self._totals.on_disk), {}, {}
+            self._without_batch = 0
+            if self._chooser is not None:
+                self._chooser.unscored = 0
 
     def _close_recording(self, superseded: Path | None = None) -> None:
         """Have all of it written. superseded: a folder that is of no use any more, as another epoch has come."""
@@ -620,7 +628,7 @@ class Capture(Probe):
             skips=self._skips,
             not_executed=[path for path in self._idle if not self._is_iterated(path)][:64],
             waited_s=round(self.pool.waited_s, 3),
-            unjudged=(self._chooser.unjudged if self._chooser is not None else 0) or None,
+            unscored=(self._chooser.unscored if self._chooser is not None else 0) or None,
             without_batch=self._without_batch or None,
         )
         self.emit(done)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 from torch.nn import functional
 
-from tdbg.core.capture import Samples
+from tdbg.core.capture import SampleSelection
 from tdbg.core.guard import guarded
 
 IGNORED = -100  # torch's own default of ``ignore_index``
@@ -15,23 +15,27 @@ SUM_ERROR = 0.02  # of probabilities in half precision
 
 
 class SampleChooser:
-    """Chooses rows of one batch after the other. Not safe to call from several threads.
+    """Chooses rows of one batch after another. Call it from one thread only.
 
-    Worst: the rows of the largest loss, cross entropy of class labels, else the mean squared error; a loss that is not
-    finite counts as the largest. Wrong: rows of which most predictions are not the label. Cost: a pass over the
-    prediction, in the thread that writes.
+    worst: the rows with the largest loss: cross entropy for class labels, binary cross entropy for labels of 0 and 1,
+    else the mean squared error. A loss that is not finite counts as the largest. wrong: the rows of which more than
+    half of the predictions are wrong. Cost: one pass over the prediction, in the thread that writes.
     """
 
-    def __init__(self, samples: Samples) -> None:
+    def __init__(self, samples: SampleSelection) -> None:
+        self.needs_labels = samples.needs_labels
         self._samples = samples
         self._seen = 0
-        self.unjudged = 0  # batches whose labels do not fit the prediction
+        self.unscored = 0  # batches whose labels do not fit the prediction
 
     def choose_rows(self, count: int, tensors: Mapping[str, Tensor]) -> list[int] | None:
-        """The rows to keep of ``count``, in order; None where it cannot be told: then all are kept.
+        """The rows to keep, in order; None to keep all ``count`` rows, if labels and outputs cannot be compared.
 
-        tensors: the captured ones by path, of which ``outputs`` and ``labels`` are looked at.
+        tensors: the captured ones, by path; only ``inputs``, ``outputs`` and ``labels`` are read.
         """
+        if count < 1:  # it is not known what dimension 0 of the arguments holds
+            self.unscored += 1
+            return None
         first, self._seen = self._seen, self._seen + count
         kind, number = self._samples
         if kind == "every":
@@ -41,7 +45,7 @@ class SampleChooser:
         with guarded("labels and predictions of the program may be anything", program_code=True):
             losses, is_wrong = score_rows(count, tensors) or ([], None)
         if not losses or (kind == "wrong" and is_wrong is None):
-            self.unjudged += 1
+            self.unscored += 1
             return None
         if kind == "wrong":
             return [row for row, wrong in enumerate(is_wrong or ()) if wrong]
@@ -50,7 +54,7 @@ class SampleChooser:
 
 
 def score_rows(count: int, tensors: Mapping[str, Tensor]) -> tuple[list[float], list[bool] | None] | None:
-    """The loss of each row, and whether it is predicted wrong where that is a yes or no; None if labels do not fit."""
+    """The loss of each row, and whether it is predicted wrong (None for regression). None if no labels fit."""
     outputs = [value for value in _list_part(tensors, "outputs", count) if value.is_floating_point()]
     inputs = _list_part(tensors, "inputs", count)
     for labels in _list_part(tensors, "labels", count):
@@ -88,7 +92,7 @@ def _score_pair(output: Tensor, labels: Tensor, inputs: Sequence[Tensor]) -> tup
     if bool(((labels == 0) | (labels == 1)).all()):
         if labels.shape[1] > 1 and bool((labels.sum(1) == 1).all()):  # one-hot
             return _score_classes(output[:, None], labels.argmax(1))
-        return _score_yes_or_no(output, labels)
+        return _score_binary(output, labels)
     return (output - labels).square().mean(1), None
 
 
@@ -101,7 +105,7 @@ def _are_same_tokens(tokens: Tensor, labels: Tensor) -> bool:
 
 
 def _score_classes(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """scores_BNC: of N predictions each; labels_BN or B. Probabilities are known by their sum."""
+    """scores_BNC: N predictions per row; labels_BN or labels_B. Scores that sum to 1 are taken as probabilities."""
     labels = labels.reshape(len(labels), -1).long()
     counts = (labels != IGNORED) & (labels >= 0) & (labels < scores.shape[-1])
     target = labels.where(counts, 0)
@@ -113,8 +117,8 @@ def _score_classes(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return loss.sum(1) / number, wrong > HALF * number
 
 
-def _score_yes_or_no(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Each of the outputs_BN says yes or no: logits, or probabilities where all lie between 0 and 1."""
+def _score_binary(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Binary labels. outputs_BN: logits, or probabilities if all lie between 0 and 1."""
     is_probability = bool(((output >= 0) & (output <= 1)).all())
     if is_probability:
         loss = functional.binary_cross_entropy(output, labels, reduction="none")

@@ -176,6 +176,7 @@ class Supervision:
     settings: Settings
     leads: bool  # this agent made the run directory; those that joined it say nothing but errors
     stopped: bool = False
+    _stop_note: threading.Thread | None = None
     serve: int | None = None  # the port of the viewer
 
     def carry_out(self, words: Sequence[str], env: Mapping[str, str]) -> int:
@@ -208,7 +209,7 @@ class Supervision:
         )
         child.end_hung_ranks = follower.end_hung_ranks
         if self.leads:
-            child.note_stop = lambda: _update_run_info(self.run, stop_t=time.time())
+            child.note_stop = self._note_stop
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
         patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:
@@ -233,6 +234,8 @@ class Supervision:
             patience.cancel_timer()
         if self.leads:
             git.join(GIT_PATIENCE_S)
+            if self._stop_note is not None:
+                self._stop_note.join(GIT_PATIENCE_S)
             self._note_end(code)
         if self.settings.preflight:
             self._discard_files()
@@ -292,8 +295,19 @@ class Supervision:
         """The follower has seen what the run is to end at."""
         self.stopped = True
         print_messages(f"stopping the command: {why}")
-        _update_run_info(self.run, stopped=why)
+        if self.leads:
+            _update_run_info(self.run, stopped=why)
         child.stop_gracefully()
+
+    def _note_stop(self, stop_t: float) -> None:
+        """From a thread: signals are passed on whatever the disk does."""
+
+        def write_time() -> None:
+            with guarded("the run ends without it", lambda error: None):
+                _update_run_info(self.run, stop_t=stop_t)
+
+        self._stop_note = threading.Thread(target=write_time, name="tdbg-stop-note", daemon=True)
+        self._stop_note.start()
 
     def _note_git(self) -> None:
         state = provenance.git_state(GIT_PATIENCE_S)

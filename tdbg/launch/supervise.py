@@ -34,6 +34,7 @@ STOP_GRACE_S = 10.0
 # with threads of others it may be spent elsewhere between a look at the child and the wait for a signal.
 LOOK_AGAIN_S = 1.0
 ENDS_RUNS = (signal.SIGINT, signal.SIGTERM)
+STOPS = (*ENDS_RUNS, signal.SIGHUP, signal.SIGQUIT)  # by which a person or a scheduler stops a run
 SLOW_END_S = 3.0  # after one of these a command that is still there looks as if nobody had heard
 HUNG_END_S = 8.0  # so long after Ctrl-C ranks that hang are ended: in native code they never hear it
 
@@ -62,7 +63,7 @@ class Child:
         self._told_at = 0.0  # when the command was first told to end
         self._is_slow_reported = False
         self.end_hung_ranks: Callable[[], None] | None = None  # called once, after Ctrl-C
-        self.note_stop: Callable[[], None] | None = None  # called once, when the command is told to end
+        self.note_stop: Callable[[float], None] | None = None  # called once, with the time at which it is told to end
         self._sigchld = signal.getsignal(signal.SIGCHLD)
         # From here on these signals wait in line until `wait_for_exit` takes them; threads started later inherit that.
         waiting = {*self._watched, *self._resize, signal.SIGCHLD}
@@ -114,9 +115,10 @@ class Child:
         elif number in self._watched and not by_keyboard:
             self._send_signal(number)
 
+        if number in STOPS:
+            self._note_stop_once()
         if number in ENDS_RUNS and not self._told_at:
             self._told_at = time.monotonic()
-            self._note_stop_once()
             if number != signal.SIGINT:
                 self.end_hung_ranks = None  # a scheduler has a patience of its own
 
@@ -124,7 +126,7 @@ class Child:
         with self._lock:
             note_stop, self.note_stop = self.note_stop, None
         if note_stop is not None:
-            note_stop()
+            note_stop(time.time())
 
     def _hasten_end(self) -> None:
         """Say once that the command takes its time to end; after Ctrl-C end what does not hear it."""

@@ -29,7 +29,9 @@ class ProbeCatalog:
             ours.sort(key=lambda probe: places.get(probe.__module__.rpartition(".")[2], len(places)))
             return [*ours, *(probe for probe in PROBES.list_third_party() if level in probe.levels)]
         strangers = PROBES.list_third_party()
-        ours = [probe for probe in PROBES if probe not in strangers and (level in probe.levels or probe.name in woken)]
+        own = [probe for probe in PROBES if probe not in strangers]
+        woken |= {name for probe in own if probe.name in woken for name in probe.companions}
+        ours = [probe for probe in own if level in probe.levels or probe.name in woken]
         return [*ours, *(probe for probe in strangers if level in probe.levels)]
 
     def load_inspection_probes(self) -> list[type[Probe]]:

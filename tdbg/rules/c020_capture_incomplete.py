@@ -18,13 +18,13 @@ Captured = LayersChosen | LayersMissing | CaptureOver | CaptureDone
 
 @RULES.add
 class CaptureIncomplete(KindsRule):
-    """Says which layers of `--capture` do not exist or never ran, and how many passes were left out.
+    """Says which layers of `--capture` do not exist or never ran, and which passes or samples were not kept as asked.
 
-    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer
-    ran in no captured pass, when something could not be kept (a tensor without values, a gradient that never came),
-    when passes were left out, when `--capture-samples` found no labels to choose by, when a call matches no
-    batch of a DataLoader, when the disk took no more, when the bytes asked for were used up, when nothing was
-    captured, and when `--capture-upload` could not copy all of it.
+    What it does: With `tdbg run --capture` it reports a name that matches no layer of a root module; a layer that
+    ran in no captured pass; what could not be kept (a tensor without values, a gradient that never came); passes
+    that were left out; batches of which `--capture-samples` could not choose samples; calls that match no batch of
+    a DataLoader; a full disk; a `--capture-budget` that is used up; a run of which nothing was captured; and pages
+    that `--capture-upload` could not copy.
 
     Why it matters: Pages that lack what they were made for are found out too late.
 
@@ -119,8 +119,8 @@ class CaptureIncomplete(KindsRule):
             yield "idle", self._make_idle_finding(process, seen.not_executed, kept)
         if seen.skipped:
             yield "skipped", self._make_skipped_finding(process, seen.skipped, seen.skips or 0, kept)
-        if seen.unjudged:
-            yield "unjudged", self._make_unjudged_finding(process, seen.unjudged, kept)
+        if seen.unscored:
+            yield "unscored", self._make_unscored_finding(process, seen.unscored, kept)
         if seen.without_batch:
             yield "without batch", self._make_without_batch_finding(process, seen.without_batch, kept)
         lost = {why: count for why, count in (seen.dropped or {}).items() if why not in ASKED_FOR}
@@ -138,26 +138,27 @@ class CaptureIncomplete(KindsRule):
             try_next="choose other layers, steps or phases",
         )
 
-    def _make_unjudged_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:
+    def _make_unscored_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:
         return self.make_finding(
-            f"all samples of {format_count(passes, 'captured pass')} kept, {process.display_name}: no labels match the prediction",
+            f"cannot choose samples in {format_count(passes, 'captured pass')}, all were kept, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",
             evidence=kept,
-            cause="--capture-samples compares the labels of the batch with what the model returned",
-            try_next="`--capture-samples N` keeps every Nth sample; look at the entries `labels` and `outputs` of a datapoint",
+            cause="the batch has no labels that fit what the model returned, or, for `wrong`, labels that are neither "
+            "classes nor 0 and 1",
+            try_next="look at `labels` and `outputs` of a datapoint; `--capture-samples N` (every Nth) needs no labels",
         )
 
     def _make_without_batch_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:
         return self.make_finding(
-            f"the arguments of {format_count(passes, 'call')} kept in place of the batch, {process.display_name}",
+            f"kept the arguments of {format_count(passes, 'call')} instead of the batch, {process.display_name}",
             severity="info",
             rank=process.rank,
             phase="capture",
             evidence=kept,
-            cause="no batch of a DataLoader matches these calls of the model",
-            try_next="read `inputs` as what the model was given; labels may be missing",
+            cause="no DataLoader batch matches these calls of the model",
+            try_next="read `inputs` as the arguments of the model; labels may be missing",
         )
 
     def _make_skipped_finding(

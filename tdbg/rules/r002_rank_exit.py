@@ -61,9 +61,9 @@ class RankExit(Rule):
     the rank, another order, another size. SIGBUS: /dev/shm is full; give loader workers less or the container
     more. A plain code: search the program for `sys.exit`.
 
-    Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`; so is every
-    end after the run was told to end (Ctrl-C, a signal, `--stop-on`), and the end of a rank that made no progress
-    at the time (TD-R006): whoever ended it did so because of that.
+    Thresholds: Any code but 0. Reported as `info`: SIGINT, SIGTERM and SIGHUP, which are requests; every end after
+    the run was told to stop (Ctrl-C, a signal, `--stop-on`); and the end of a rank that made no progress at the
+    time (TD-R006), since whoever ended it did so because of that.
     """
 
     code = "TD-R002"
@@ -115,7 +115,7 @@ class RankExit(Rule):
                 first_step=first.step,
                 rank=first.rank,
                 evidence=hung
-                + ["after the run was told to end"] * after_stop
+                + ["after the run was told to stop"] * after_stop
                 + [f"on {first.host}"] * bool(first.host)
                 + [f"then: {join_limited(others, 6)}"] * bool(others)
                 + [f"Python stacks: {first.folder.name}/{NATIVE_STACK}"] * bool(place),

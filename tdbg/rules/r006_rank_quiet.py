@@ -81,7 +81,7 @@ class _Episode:
     @property
     def alike(self) -> int:
         """Earlier calls like the one it is in."""
-        return (self.seen.alike or 0) if isinstance(self.seen, HungRank) else 0
+        return self.seen.alike or 0
 
     def count_calls(self, group: str) -> int | None:
         """How many calls on a group it has begun; None if that is not known."""
@@ -103,7 +103,7 @@ class _Episode:
             return f"in {self.current_operation} ({where})"
         if self.state in ("init", "backward"):
             return f"in {self.current_operation} ({where})"
-        doing = ACTIVITIES.get(self.seen.activity, "") if isinstance(self.seen, HungRank) else ""
+        doing = ACTIVITIES.get(self.seen.activity, "")
         return f"{doing} at {where}" if doing else f"at {where}"
 
 
@@ -153,7 +153,8 @@ class RankQuiet(Rule):
     fewer. Where these are as many, neither is blamed. A rank that computes, saves, compiles or
     waits for the network is given more time. Where no rank is missed by the others, but none makes progress for
     four times as long, that is told. A wait that ended is told as `info`, one that never did as `error`. With
-    the flag DISTRIBUTED the calls themselves are watched.
+    the flag DISTRIBUTED a busy rank is reported sooner, and where torch keeps no flight recorder (gloo before
+    torch 2.9, mpi) the collective is known from the calls that Python makes.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
     which did not come.
@@ -167,8 +168,9 @@ class RankQuiet(Rule):
     ranks take the same way, or give the long part to all (`Join`, `drop_last`).
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
-    command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles. With
-    the flag: ``DISTRIBUTED.quiet_s``, 30 seconds, whatever the rank does.
+    command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles; never
+    for one that is in a debugger. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
+    seconds.
     """
 
     code = "TD-R006"
@@ -338,8 +340,7 @@ def _find_all_quiet(episodes: Sequence[_Episode], world_size: int) -> list[_Epis
     """The episodes of all ranks of a job, if they were quiet at the same time for long; else none."""
     longest: dict[int, _Episode] = {}
     for episode in episodes:
-        limit_s = episode.seen.limit_s if isinstance(episode.seen, HungRank) else math.inf
-        if episode.lasted_s >= ALL_QUIET * limit_s:
+        if episode.lasted_s >= ALL_QUIET * (episode.seen.limit_s or math.inf):
             longest[episode.rank] = max(longest.get(episode.rank, episode), episode, key=lambda one: one.began_t)
     found = list(longest.values())
     if world_size < 2 or len(found) < world_size:

@@ -36,7 +36,8 @@ class EarlyEnd(Rule):
     What it does: Looks for ranks of one launch that ended without an exception, a signal or a non-zero
     exit code, or of whose end nobody told, while another rank later failed in a collective whose other
     side was gone (lost connection, timeout). If the other rank only stopped taking steps or evaluation
-    calls for 30 seconds until it was ended from outside, the finding is a warning.
+    calls for 30 seconds until it was ended from outside, the finding is a warning. An end after the run was told
+    to stop (Ctrl-C, a signal, `--stop-on`) does not count.
 
     Why it matters: The rank that left says nothing, and the ranks that waited for it raise "Connection closed by
     peer" or a timeout. The traceback on the screen is that of a healthy rank.
@@ -140,7 +141,7 @@ def _is_of_collective(crash: Traceback) -> bool:
 def _has_left(view: View, found: ProcessView) -> bool:
     """True for a rank that ended of itself, before the run was told to end."""
     is_left = _has_ended_well(view, found) or _has_vanished(view, found)
-    return is_left and view.find_end_time(found) < view.stop_t
+    return is_left and view.find_end_time(found) < view.stop_t - CLOCK_S
 
 
 def _has_ended_well(view: View, found: ProcessView) -> bool:
@@ -168,5 +169,5 @@ def _find_failure(view: View, found: ProcessView, left_at: float) -> _Failed | N
     ended_at = min(view.find_exit(found)[0] or found.t, view.stop_t)
     stepped_at = max(one.t for one in (found.last, found.last_eval, found.start) if one is not None)
     waited_s = ended_at - max(left_at, stepped_at)
-    how = get_signal_name(-code) if code is not None and code < 0 else "ended with the run"
+    how = get_signal_name(-code) if code is not None and code < 0 else "ended when the run was stopped"
     return _Failed(found, how, False, waited_s) if waited_s >= WAITED_S else None

@@ -43,6 +43,7 @@ MAX_TRIGGERS = 50
 MAX_TRIALS = 20
 MAX_EXITS = 10_000
 # A rank of another host, whose process table is not ours to see, counts as gone after this silence.
+LIVED_ON_S = 60.0  # a program that takes steps so long after it was told to stop has caught the signal
 SILENT_S = 60.0
 
 
@@ -290,9 +291,12 @@ class View:
 
     @property
     def stop_t(self) -> float:
-        """When the command was told to end: by Ctrl-C, a signal, `--stop-on` or `--then stop`; infinite if it was not."""
+        """When the command was told to stop (Ctrl-C, a signal, `--stop-on`, `--then stop`); infinite if it was not, or went on."""
         kept = self.info.get("stop_t")
-        return float(kept) if isinstance(kept, int | float) else math.inf
+        if not isinstance(kept, int | float):
+            return math.inf
+        stepped_t = max((found.last.t for found in self.processes.values() if found.last is not None), default=0.0)
+        return math.inf if stepped_t > kept + LIVED_ON_S else float(kept)
 
     @property
     def settings(self) -> Settings:

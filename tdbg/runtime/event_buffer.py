@@ -27,7 +27,7 @@ class EventBuffer:
         become_rank: Callable[[], None],
     ) -> None:
         self.is_rank = False  # once the folder is claimed, and what has waited is said
-        self._turn = RLock()  # the watchdog's thread may be first; a held line may say another
+        self._turn = RLock()  # the thread that watches for hangs may be first; a held line may say another
         self._begun = False
         self._budget = budget
         self._emit = emit

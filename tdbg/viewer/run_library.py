@@ -66,7 +66,7 @@ class RunLibrary:
         return str(self.open_run(name).path)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove temporary copies; runs on this machine have none."""
 
     def open_newest(self, name: str = "") -> RunDir:
         """The run of that name; without a name the newest."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tdbg.core.capture import Samples
+from tdbg.core.capture import SampleSelection
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers import sample_choice
 from tdbg.debuggers.sample_choice import SampleChooser, score_rows
@@ -23,15 +23,15 @@ def _seed() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", Samples()),
-        ("worst", Samples("worst", 1)),
-        (" Worst:4 ", Samples("worst", 4)),
-        ("wrong", Samples("wrong", 1)),
-        ("10", Samples("every", 10)),
+        ("", SampleSelection()),
+        ("worst", SampleSelection("worst", 1)),
+        (" Worst:4 ", SampleSelection("worst", 4)),
+        ("wrong", SampleSelection("wrong", 1)),
+        ("10", SampleSelection("every", 10)),
     ],
 )
-def test_parse(text: str, expected: Samples) -> None:
-    assert Samples.parse(text) == expected
+def test_parse(text: str, expected: SampleSelection) -> None:
+    assert SampleSelection.parse(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_parse(text: str, expected: Samples) -> None:
 )
 def test_parse_error(text: str) -> None:
     with pytest.raises(TdbgError, match="cannot be") as raised:
-        Samples.parse(text)
+        SampleSelection.parse(text)
     assert "worst:4" in (raised.value.hint or "")
 
 
@@ -120,7 +120,7 @@ def test_losses_are_those_of_torch(make: Any, dtype: torch.dtype) -> None:
     else:
         torch.testing.assert_close(torch.tensor(found[0]), losses)
         assert found[1] == wrong.tolist()
-        worst = SampleChooser(Samples("worst", 2)).choose_rows(B, {"outputs": output, "labels": labels})
+        worst = SampleChooser(SampleSelection("worst", 2)).choose_rows(B, {"outputs": output, "labels": labels})
         assert worst == sorted(losses.argsort(descending=True)[:2].tolist())
 
 
@@ -130,8 +130,8 @@ def test_regression_has_a_loss_but_no_wrong_samples() -> None:
     losses, wrong = score_rows(B, tensors) or ([], [])
     torch.testing.assert_close(torch.tensor(losses), (output - labels).square().mean(1))
     assert wrong is None
-    chooser = SampleChooser(Samples("wrong"))
-    assert chooser.choose_rows(B, tensors) is None and chooser.unjudged == 1
+    chooser = SampleChooser(SampleSelection("wrong"))
+    assert chooser.choose_rows(B, tensors) is None and chooser.unscored == 1
 
 
 def test_a_language_model_predicts_the_next_token() -> None:
@@ -139,8 +139,8 @@ def test_a_language_model_predicts_the_next_token() -> None:
     sure = 9.0 * functional.one_hot(tokens.roll(-1, 1), 9).float()
     sure[2] = 0.0
     tensors = {"inputs.input_ids": tokens, "labels": tokens.clone(), "outputs.logits": sure}
-    assert SampleChooser(Samples("worst")).choose_rows(B, tensors) == [2]
-    assert SampleChooser(Samples("wrong")).choose_rows(B, tensors) in ([], [2])
+    assert SampleChooser(SampleSelection("worst")).choose_rows(B, tensors) == [2]
+    assert SampleChooser(SampleSelection("wrong")).choose_rows(B, tensors) in ([], [2])
 
 
 def test_a_prompt_or_padding_that_is_ignored_leaves_the_shift() -> None:
@@ -151,8 +151,8 @@ def test_a_prompt_or_padding_that_is_ignored_leaves_the_shift() -> None:
     sure = 9.0 * functional.one_hot(tokens.roll(-1, 1), 9).float()
     sure[2] = 0.0
     tensors = {"inputs.input_ids": tokens, "labels": labels, "outputs.logits": sure}
-    assert SampleChooser(Samples("worst")).choose_rows(B, tensors) == [2]
-    assert SampleChooser(Samples("wrong")).choose_rows(B, tensors) in ([], [2])
+    assert SampleChooser(SampleSelection("worst")).choose_rows(B, tensors) == [2]
+    assert SampleChooser(SampleSelection("wrong")).choose_rows(B, tensors) in ([], [2])
 
 
 @pytest.mark.parametrize("softmax", [False, True])
@@ -170,7 +170,7 @@ def test_the_default_dtype_of_the_program_is_its_own_matter(dtype: torch.dtype) 
     scores, labels, losses, _ = make_probabilities()
     torch.set_default_dtype(dtype)
     try:
-        rows = SampleChooser(Samples("worst")).choose_rows(B, {"outputs": scores, "labels": labels})
+        rows = SampleChooser(SampleSelection("worst")).choose_rows(B, {"outputs": scores, "labels": labels})
     finally:
         torch.set_default_dtype(before)
     assert rows == [int(losses.argmax())]
@@ -181,22 +181,27 @@ def test_what_cannot_be_scored_is_counted_and_kept(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(sample_choice, "score_rows", fail)
-    chooser = SampleChooser(Samples("worst"))
-    assert chooser.choose_rows(B, {}) is None and chooser.unjudged == 1
+    chooser = SampleChooser(SampleSelection("worst"))
+    assert chooser.choose_rows(B, {}) is None and chooser.unscored == 1
+
+
+def test_an_unknown_number_of_samples_is_counted_and_all_are_kept() -> None:
+    chooser = SampleChooser(SampleSelection("every", 2))
+    assert chooser.choose_rows(0, {}) is None and chooser.unscored == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_the_worst(bad: float) -> None:
     output, labels = torch.randn(B, 5), torch.randint(5, (B,))
     output[3] = bad
-    assert SampleChooser(Samples("worst")).choose_rows(B, {"outputs": output, "labels": labels}) == [3]
+    assert SampleChooser(SampleSelection("worst")).choose_rows(B, {"outputs": output, "labels": labels}) == [3]
 
 
 def test_every_nth_counts_over_batches() -> None:
-    chooser = SampleChooser(Samples("every", 4))
+    chooser = SampleChooser(SampleSelection("every", 4))
     rows = [chooser.choose_rows(count, {}) for count in (3, 3, 1, 5, 4)]
     assert rows == [[0], [1], [], [1], [0]]
-    assert chooser.unjudged == 0
+    assert chooser.unscored == 0
 
 
 @pytest.mark.parametrize(
@@ -211,5 +216,5 @@ def test_every_nth_counts_over_batches() -> None:
     ],
 )
 def test_where_labels_and_prediction_do_not_fit_all_are_kept(tensors: dict[str, Tensor]) -> None:
-    chooser = SampleChooser(Samples("worst"))
-    assert chooser.choose_rows(B, tensors) is None and chooser.unjudged == 1
+    chooser = SampleChooser(SampleSelection("worst"))
+    assert chooser.choose_rows(B, tensors) is None and chooser.unscored == 1

@@ -143,12 +143,12 @@ def test_samples_of_a_batch_by_their_loss_error_and_place(watched_runner: Runner
             assert tensor.row(0).read() == arrays[path][rows[0]].contiguous().numpy().tobytes(), path
 
 
-def test_without_labels_all_samples_are_kept_and_that_is_told(watched_runner: Runner) -> None:
+def test_without_labels_all_samples_are_kept_and_reported(watched_runner: Runner) -> None:
     words = build_program_command("lightning_fit")
     result = watched_runner(words, ["--capture", "2", "--capture-samples", "wrong"])
     assert result.code == 0
     finding = result.find_finding("TD-C020")
-    assert finding["title"].startswith("all samples of 16 captured passes kept, rank 0: no labels match the prediction")
+    assert finding["title"] == "cannot choose samples in 16 captured passes, all were kept, rank 0"
 
 
 def test_samples_are_those_of_the_pass_where_batches_are_fetched_ahead(watched_runner: Runner) -> None:

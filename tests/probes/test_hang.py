@@ -289,7 +289,7 @@ def test_what_a_thread_does_is_known_by_its_stack() -> None:
     assert find_distributed_call(frames) == ""
 
 
-def test_an_instruction_that_belongs_to_no_line_is_looked_at_as_well() -> None:
+def test_frame_without_a_line_uses_the_first_line_of_its_function() -> None:
     """A thread may stand at one that the compiler added; generated code may have no lines at all."""
 
     def sleep_without_lines(end: threading.Event) -> None:
@@ -338,11 +338,87 @@ def test_one_process_alone_is_not_watched(start_watch: Callable[..., Any], gloo_
     assert run.monitor.find_probe("hang")._watch is None
 
 
-def test_the_flag_has_its_own_watch(start_watch: Callable[..., Any]) -> None:
-    run = start_watch(flags={"DISTRIBUTED": True}, thresholds={"DISTRIBUTED.hang_s": 1.0})
+def test_with_the_flag_a_busy_rank_is_reported(start_watch: Callable[..., Any]) -> None:
+    limits = {"DISTRIBUTED.hang_s": 30.0, "DISTRIBUTED.quiet_s": 1.0}
+    run = start_watch(flags={"DISTRIBUTED": True}, thresholds=limits)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        time.sleep(2.5)
-        assert not [event for event in run.events if isinstance(event, Observation) and event.probe == "hang"]
+        end, rows = time.monotonic() + PATIENCE_S, []
+        while not rows and time.monotonic() < end:
+            sum(range(1000))
+            rows = [event for event in run.events if isinstance(event, Observation) and event.part == "QUIET"]
+        assert rows[0].probe == "distributed" and rows[0].values["limit_s"] in (30.0, 240.0)
     finally:
         dist.destroy_process_group()
+
+
+class Tracker:
+    """Call counts as the flag DISTRIBUTED keeps them."""
+
+    quiet_s = 20.0
+
+    def __init__(self) -> None:
+        self.progress = (0, 0)
+
+    def find_state(self, frame: object) -> tuple[str, RunningCall | None]:
+        return "elsewhere", None
+
+    def count_calls(self) -> dict[str, int] | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("activity", "told_after_s"), [("sleep", 16.0), ("compute", 20.0), ("compile", 20.0), ("debugger", None)]
+)
+def test_quiet_s_limits_every_activity_but_a_debugger(clock: Clock, activity: str, told_after_s: float | None) -> None:
+    clock.watch._find_tracker = Tracker
+    clock.watch.check_progress(clock.now)
+    begun = clock.now
+    clock.look["activity"] = activity
+    clock.pass_time(40.0)
+    assert [told_t - begun for told_t, _ in clock.told[:1]] == ([] if told_after_s is None else [told_after_s])
+
+
+@pytest.mark.parametrize("activity", ["compute", "checkpoint", "compile", "import", "command", "network"])
+@pytest.mark.parametrize("how", [{"moving": True}, {"cpu": 0.9}, {"moving": True, "cpu": 0.9}])
+def test_the_flag_reports_a_busy_rank_whatever_it_does(clock: Clock, activity: str, how: dict[str, Any]) -> None:
+    clock.watch._find_tracker = Tracker
+    clock.watch.check_progress(clock.now)
+    begun = clock.now
+    clock.look["activity"] = activity
+    clock.pass_time(60.0, **how)
+    assert [round(told_t - begun) for told_t, _ in clock.told] == [20, 40]
+    assert clock.told[0][1].limit_s >= 8 * BASE_S, "by which the rules tell a hang of all ranks"
+
+
+def test_calls_of_python_are_progress(clock: Clock) -> None:
+    tracker = Tracker()
+    clock.watch._find_tracker = lambda: tracker
+    for number in range(10):
+        tracker.progress = (number, number)
+        clock.pass_time(10.0)
+    assert clock.told == []
+
+
+def test_stop_watching_reports_a_rank_that_resumed(clock: Clock) -> None:
+    clock.pass_time(20.0)
+    assert len(clock.told) == 1
+    clock.steps += 1
+    clock.now += 0.5
+    clock.watch.stop_watching()
+    assert len(clock.resumed) == 1
+    clock.watch.stop_watching()
+    assert len(clock.resumed) == 1
+
+
+def test_stop_watching_waits_for_a_running_report(clock: Clock) -> None:
+    """The end of watching waits for a look that writes, and not for ever."""
+    clock.pass_time(20.0)
+    clock.steps += 1
+    with clock.watch._turn:
+        ending = threading.Thread(target=clock.watch.stop_watching)
+        ending.start()
+        ending.join(0.1)
+        assert clock.resumed == []
+    ending.join(PATIENCE_S)
+    assert len(clock.resumed) == 1

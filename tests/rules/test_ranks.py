@@ -245,13 +245,24 @@ def test_a_request_to_end_is_info(one_rank):
 
 
 @pytest.mark.parametrize(("stop_s", "severity"), [(-1.0, "info"), (1.0, "error")])
-def test_an_abort_once_the_run_was_told_to_end_is_info(make_stream, stop_s, severity):
+def test_abort_after_the_stop_is_info(make_stream, stop_s, severity):
     """A rank in a collective whose other side has ended."""
     run = make_stream()
     begin_pair(run, (9, 9), well=False)
     run.record_child_exit(0, -6)
     run.run.update_info(stop_t=run.t + stop_s)
     assert find_first(run, "TD-R002", 1).severity == severity
+
+
+def test_a_program_that_went_on_after_the_signal_was_not_stopped(make_stream):
+    """It saved a checkpoint at SIGTERM, and was killed an hour later."""
+    run = make_stream()
+    zero, _ = begin_pair(run, (9, 9), well=False)
+    run.run.update_info(stop_t=run.t)
+    run.t += 3600.0
+    run.emit_steps(zero, [2.0], first=10)
+    run.record_child_exit(0, -9)
+    assert find_first(run, "TD-R002", 1).severity == "error"
 
 
 def make_crash(step: int = 3, **more) -> Traceback:
@@ -692,16 +703,17 @@ def test_a_rank_that_only_waited_until_it_was_ended(make_stream, after_s, evalua
 
 
 @pytest.mark.parametrize(("stop", "told"), [("before", False), ("after", True)])
-def test_what_happens_once_the_run_was_told_to_end_says_nothing_of_a_rank(make_stream, stop, told):
-    """Whoever ends first at `--stop-on`, the others lose it."""
+def test_no_early_end_after_the_stop(make_stream, stop, told):
+    """At `--stop-on` the first rank to end breaks the connections of the others."""
     run = make_stream()
+    begun = run.t
     emit_left_alone(run)
-    stop_t = run.t + 1.0 if stop == "after" else 0.0
+    stop_t = run.t + 1.5 if stop == "after" else begun
     run.run.update_info(stop_t=stop_t)
     assert ("TD-R007" in run.judge_codes(1)) == told
 
 
-def test_a_rank_that_lost_another_when_the_run_was_told_to_end_had_waited_for_it(make_stream):
+def test_rank_that_waited_until_the_stop_is_a_warning(make_stream):
     run = make_stream()
     zero, one = begin_pair(run, (9, 9), well=False)
     run.end_process(one, 9)

@@ -16,8 +16,8 @@ HELP = """Remove old runs, after asking.
         tdbg runs prune --keep 20 --older 30d --dry-run
 
     With both options, a run is removed only if it is not among the N newest and ended longer than AGE ago. A run that
-    may still be running, or that another user owns, is kept; a link is neither followed nor removed. A run of another
-    host that has no end counts as ended, for --older, once it wrote nothing for a week.
+    may still be running, or that another user owns, is kept; a link is neither followed nor removed. With --older, a
+    run of another host that recorded no end counts as ended once it has written nothing for a week.
     """
 OPTIONS: Options = {
     "keep": Option(("--keep",), "N", "Keep the N newest runs.", least=0, shows_default=False),

@@ -94,8 +94,8 @@ class CaptureDone(_Capturing):
     skips: int | None = doc("number of such failures over all passes")
     not_executed: list[str] | None = doc("requested layers that ran in no captured pass, at most 64")
     waited_s: float | None = doc("how long the program waited for the disk")
-    unjudged: int | None = doc("passes of which all samples were kept, since no labels match the prediction")
-    without_batch: int | None = doc("passes that match no batch of a DataLoader, whose arguments were kept instead")
+    unscored: int | None = doc("passes of which all samples were kept: labels and prediction could not be compared")
+    without_batch: int | None = doc("passes that match no DataLoader batch: the call's arguments were kept instead")
     why: str | None = doc("the reason in words")
 
     def text(self) -> str:

@@ -160,6 +160,13 @@ class QuietRank(_OfGroups):
     counts: dict[str, int] | None = doc("number of calls begun on each group, counted likewise; at most eight groups")
     quiet_s: float = doc("time without any progress", 0.0)
     where: str = doc("the program's own line that the training thread is at", "")
+    activity: str = doc(
+        "what the training thread does outside of collectives: sleep, lock, loader, checkpoint, compile, import, "
+        "network, command, debugger, compute (its stack moves or it uses the CPU) or still (neither)",
+        "",
+    )
+    alike: int | None = doc("earlier calls of that function with tensors of the same sizes, as far as torch keeps them")
+    limit_s: float | None = doc("the time without progress after which it is told")
     stacks: str | None = doc("the file with the stacks of all threads")
     flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
 
@@ -180,7 +187,8 @@ class QuietRank(_OfGroups):
         }.get(self.state, self.state)
         place = f" (call {self.number} on {self.group})" if self.group and self.number else ""
         files = f"; stacks: {self.stacks}" if self.stacks else ""
-        return f"no progress for {self.quiet_s:.1f} s: {doing}{place}, at {self.where}{files}"
+        activity = f" ({self.activity})" if self.activity and self.state == "elsewhere" else ""
+        return f"no progress for {self.quiet_s:.1f} s: {doing}{place}, at {self.where}{files}{activity}"
 
 
 class RankResumed(_OfGroups):

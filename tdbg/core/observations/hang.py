@@ -1,4 +1,4 @@
-"""What the probe `hang` sees: the same as the probe `distributed` of a rank that goes quiet, at every level."""
+"""What the probe `hang` sees. With the flag DISTRIBUTED, quiet ranks are written as of the probe `distributed`."""
 
 from typing import Any
 
@@ -11,19 +11,6 @@ class HungRank(QuietRank):
     """Nothing has happened on this rank for longer than anything that it did before."""
 
     PROBE = "hang"
-
-    activity: str = doc(
-        "what the training thread does outside of collectives: sleep, lock, loader, checkpoint, compile, import, "
-        "network, command, debugger, compute (its stack moves or it uses the CPU) or still (neither)",
-        "",
-    )
-    alike: int | None = doc("earlier calls of that function with tensors of the same sizes, as far as torch keeps them")
-    limit_s: float = doc("the time without progress after which it is told", 0.0)
-
-    def text(self) -> str:
-        """For how long, in what, and where."""
-        doing = f" ({self.activity})" if self.activity and self.state == "elsewhere" else ""
-        return super().text() + doing
 
 
 class HungRankResumed(RankResumed):

@@ -48,7 +48,7 @@ class Store:
         return {path: size for path, (size, _) in self.list_versions().items()}
 
     def list_versions(self) -> dict[str, tuple[int, float | None]]:
-        """As `list_files`, with the time at which each file was written, in seconds since 1970; None if not known."""
+        """Like `list_files`, with the time each file was written in seconds since 1970, or None if it is unknown."""
         with self.translate_errors(self.url):
             try:
                 found = self.fs.find(self.root, detail=True)
@@ -141,7 +141,7 @@ class Store:
 
 
 def _read_time(about: Mapping[str, Any]) -> float | None:
-    """When a file was written, as far as its store says: each library has a name of its own for it."""
+    """When a file was written, if its store says so; each library has its own name for this field."""
     for name in TIMES:
         found = about.get(name)
         if isinstance(found, datetime):

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,6 @@ from tdbg.core.observations.distributed import (
     RankResumed,
     StepCollectives,
 )
-from tdbg.core.rundir import env_rank
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.distributed.collectives import (
     COLLECTIVES,
@@ -34,9 +34,8 @@ from tdbg.probes.distributed.collectives import (
     format_signature,
     measure_payload,
 )
-from tdbg.probes.distributed.watchdog import Watchdog
+from tdbg.probes.hang.collective_status import RunningCall
 from tdbg.runtime import thread_stacks
-from tdbg.runtime.flight_recorder import read_flight_record
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.torch_compat import backend_timeout
 
@@ -50,22 +49,19 @@ MAX_GROUPS = 64
 MAX_SIGNATURES = 4096
 MAX_MARKS = 64  # chunks that wait for the end of a step
 ALIGN_STEPS = 16  # where the order is kept from within a run, all ranks begin at such a step
-FLIGHT_ENTRIES = 512
 BLOCKING = ("gloo", "mpi")  # backends whose calls return when the data is there, not when it is on its way
-LAST_LOOK_S = 2.0  # the end of watching waits so long for a thread that is still writing what it saw
 NS_PER_MS = 1e6
 
 
 @PROBES.add
 class Distributed(Probe):
-    """Process groups, each collective's count, bytes, order and time, and where every rank is when one goes quiet.
+    """Process groups, and each collective's count, bytes, order and time.
 
     Reads:  the functions of ``torch.distributed`` as the program, FSDP2 and libraries call them; what
             DistributedDataParallel logs of its own reducer. It issues no collective and waits for nothing.
     Emits:  INIT and DESTROY; STEP, a line a sampled step; ORDER, from which the rules see that ranks are out of
-            step; QUIET, written by a thread while a rank is stuck, with the stacks of all threads and the
-            flight recorder's entries in files of their own; RESUMED and FAILED.
-    Cost:   5 to 10 us a collective; the thread looks a few times in ``quiet_s``.
+            step; FAILED; QUIET and RESUMED, which the probe ``hang`` writes, after ``quiet_s`` at the latest.
+    Cost:   5 to 10 us a collective.
     Limits: the reducer of DistributedDataParallel issues its all-reduces in C++: their number and time are its
             own figures, and a rank that waits for them is seen in backward. ``isend`` and ``irecv`` are left alone
             (torch compares them by identity). The time of an asynchronous call, and of any on an accelerator, is
@@ -74,6 +70,7 @@ class Distributed(Probe):
 
     name = "distributed"
     levels = ("extreme",)
+    companions = ("hang",)
     observations = (
         ProcessGroupMade,
         StepCollectives,
@@ -103,8 +100,6 @@ class Distributed(Probe):
         self._from_start = True  # every group there is was made under these eyes
         self._uneven = False
         self._abstained = False
-        self._told: QuietRank | None = None  # what was said last, until the rank goes on
-        self._watchdog: Watchdog | None = None
 
     # attaching
 
@@ -151,10 +146,6 @@ class Distributed(Probe):
             for group in list(self._groups.values()):
                 group.order = None
 
-    def detach(self) -> None:
-        self._stop_watching()
-        super().detach()
-
     def forked(self) -> None:
         self._models.clear()
         self._reset_state()
@@ -164,8 +155,6 @@ class Distributed(Probe):
     def _init_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._home = threading.get_ident()
         self._inside[self._home] = Entry("init_process_group", None, 0, 0, time.monotonic())
-        if env_rank(os.environ) is not None and os.environ.get("WORLD_SIZE") != "1":
-            self._start_watching()  # without a rank in the environment it is not known yet whose folder to write to
 
     def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         self._inside.pop(threading.get_ident(), None)
@@ -175,8 +164,6 @@ class Distributed(Probe):
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception
     ) -> None:
         self._handle_failed_call(seconds, error)
-        if not torch.distributed.is_initialized():  # else it was asked for twice
-            self._stop_watching()
 
     def _group_made(self, seconds: float, options: dict[str, object]) -> None:
         import torch.distributed as dist
@@ -194,14 +181,10 @@ class Distributed(Probe):
             late=not self._from_start or None,
         )
         self.emit(made)
-        if made.world_size > 1:
-            self._start_watching()
-        else:
-            self._stop_watching()
 
     def _destroy_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._inside[threading.get_ident()] = Entry("destroy_process_group", None, 0, 0, time.monotonic())
-        self._emit_order(tail=True)
+        self.emit_order(tail=True)
 
     def _destroy_ended(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
@@ -209,7 +192,6 @@ class Distributed(Probe):
         self._inside.pop(threading.get_ident(), None)
         if torch.distributed.is_initialized():
             return  # only a smaller group is gone
-        self._stop_watching()
         calls, size_bytes, spent_s = self._total.sum_totals()
         destroyed = ProcessGroupDestroyed(
             seconds=round(seconds, 6),
@@ -247,10 +229,9 @@ class Distributed(Probe):
                 order.add_call(text, raw, step)
                 number = order.number
                 if len(order.marks) >= MAX_MARKS:
-                    self._emit_order()
+                    self.emit_order()
         self._entered += 1
         self._inside[ident] = Entry(kind.name.lstrip("_"), group, number, size_bytes, time.monotonic())
-        self._check_watchdog()
 
     def _leave_call(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         """It has returned."""
@@ -262,7 +243,6 @@ class Distributed(Probe):
         self._total.add_call(entry, seconds)
         if result is not None and entry.number:
             self._async = entry
-        self._check_watchdog()
 
     def _handle_failed_call(self, seconds: float, error: Exception) -> None:
         """It raised: a timeout, a lost peer, a wrong argument."""
@@ -320,13 +300,13 @@ class Distributed(Probe):
         if not self._from_start and step % ALIGN_STEPS == 0:
             for group in list(self._groups.values()):
                 group.order = group.order or Order(step)
-        self._emit_order()
+        self.emit_order()
         self._tally = Tally(step)
 
-    def _emit_order(self, *, tail: bool = False) -> None:
+    def emit_order(self, *, tail: bool = False) -> None:
         """Write the chunks that are complete; with ``tail`` also what was called since.
 
-        The watchdog's thread does so while the program calls, and makes groups.
+        The thread that watches for hangs does so while the program calls, and makes groups.
         """
         if self._uneven:
             return
@@ -387,126 +367,47 @@ class Distributed(Probe):
             found["ddp_overlap_ms"] = _sum_ms(rows, "avg_backward_compute_comm_overlap_time")
         return found
 
-    # a rank goes quiet
+    # read by the probe `hang`
 
-    def _start_watching(self) -> None:
-        if self._watchdog is None:
-            self._watchdog = Watchdog(
-                self.threshold("quiet_s"), self._get_progress_counters, self._handle_quiet, self._handle_stirred
-            )
-            self._watchdog.start_watching()
+    @property
+    def quiet_s(self) -> float:
+        """Seconds without progress after which a rank is reported, even a busy one."""
+        return self.threshold("quiet_s")
 
-    def run_ends(self) -> None:
-        self._stop_watching()
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many calls have begun, and ended."""
+        return self._entered, self._left
 
-    def _stop_watching(self) -> None:
-        watchdog, self._watchdog = self._watchdog, None
-        if watchdog is not None:
-            watchdog.stop_watching()
-            watchdog.check_pulse(time.monotonic(), LAST_LOOK_S)  # what came back to life since the last look is told
-
-    def _get_progress_counters(self) -> tuple[int, ...]:
-        """Changes with every sign of life."""
-        monitor = self.monitor
-        return self._entered, self._left, monitor.step, monitor.updates, monitor.eval_calls
-
-    def _check_watchdog(self) -> None:
-        """Something happened: if this rank was said to be quiet, it no longer is."""
-        if self._watchdog is not None and self._watchdog.told:
-            self._watchdog.check_pulse(time.monotonic())
-
-    def _handle_quiet(self, seconds: float, again: int) -> None:
-        self.guard.call_guarded(self._run_timed, self._emit_quiet, seconds)
-
-    def _handle_stirred(self, seconds: float) -> None:
-        self.guard.call_guarded(self._run_timed, self._emit_resumed, seconds)
-
-    def _emit_quiet(self, seconds: float) -> None:
-        """From the watchdog's thread: nothing has happened for so long."""
-        if not self.on:
-            return
-        self.monitor.become_rank_now()  # it may never come to its first step
-        self._emit_order(tail=True)
-        frame = thread_stacks.get_frame(self._home if self._home is not None else threading.main_thread().ident or 0)
-        state, entry = self._find_state(frame)
-        at = thread_stacks.locate_frame(frame)
-        began_t = time.time() - (time.monotonic() - entry.began_at if entry and state != "wait" else seconds)
-        step = self.monitor.step + 1
-        quiet = self._told = QuietRank(
-            state=state,
-            op=entry.op if entry else "",
-            began_t=round(began_t, 3),
-            **_build_place_fields(entry),
-            **self._collect_call_counts(),
-            quiet_s=round(seconds, 3),
-            where=at,
-            **self._write_files(step, at, state),
-        )
-        self.emit(quiet, step=step)
-
-    def _collect_call_counts(self) -> dict[str, Any]:
+    def count_calls(self) -> dict[str, int] | None:
         """Calls begun on each group, where all ranks count from the group's beginning."""
         if not self._from_start or self._uneven:
-            return {}
+            return None
         groups = list(self._groups.values())[:MAX_NAMES]
         orders = [(group.name, group.order) for group in groups]
-        return {"counts": {name: order.number for name, order in orders if order is not None}}
+        return {name: order.number for name, order in orders if order is not None}
 
-    def _find_state(self, frame: Any) -> tuple[str, Entry | None]:
+    def find_state(self, frame: FrameType | None) -> tuple[str, RunningCall | None]:
         """What the training thread is in, judged by the calls that have begun and by its stack."""
-        inside = self._inside.copy()  # this is the watchdog's thread
+        inside = self._inside.copy()  # this is the thread that watches
         running = inside.get(self._home) if self._home is not None else next(iter(inside.values()), None)
         if running is not None:
-            return ("init" if running.op == "init_process_group" else "collective"), running
+            return ("init" if running.op == "init_process_group" else "collective"), _describe_call(running)
         if self._models and thread_stacks.is_running(frame, "_engine_run_backward"):
             return "backward", None
         if self._async is not None and ".wait(" in thread_stacks.read_source_line(frame):
-            return "wait", self._async
+            return "wait", _describe_call(self._async)
         blocking = any(word in self._backend for word in BLOCKING)
         return ("elsewhere" if blocking or not self._backend else "device"), None
 
-    def _write_files(self, step: int, at: str, state: str) -> dict[str, Any]:
-        """Stacks of all threads, and the flight recorder's entries, in files; their names."""
-        name = f"stacks_step{step:08d}.json"
-        data = {
-            "t": time.time(),
-            "step": step,
-            "state": state,
-            "where": at,
-            "threads": thread_stacks.format_all_stacks(),
-        }
-        found = {"stacks": self.monitor.keep(name, data)}
-        entries = read_flight_entries()
-        if entries:
-            found["flight"] = self.monitor.keep(f"flight_step{step:08d}.json", {"step": step, "entries": entries})
-        return {name: file for name, file in found.items() if file}
 
-    def _emit_resumed(self, seconds: float) -> None:
-        told, self._told = self._told, None
-        if told is not None:
-            resumed = RankResumed(op=told.op, began_t=told.began_t, quiet_s=round(seconds, 3))
-            self.emit(resumed, step=self.monitor.step + 1)
-
-
-def _build_place_fields(entry: Entry | None) -> dict[str, Any]:
-    """The group of a call, and its number there."""
-    if entry is None:
-        return {}
+def _describe_call(entry: Entry) -> RunningCall:
+    """A call with its group and its number there."""
     if entry.group is None:
         world_size = os.environ.get("WORLD_SIZE", "")
-        return {"size": int(world_size)} if world_size.isdigit() else {}
-    found: dict[str, Any] = {"group": entry.group.name, "size": entry.group.size}
-    if entry.group.ranks:
-        found["ranks"] = entry.group.ranks
-    if entry.number:
-        found["number"] = entry.number
-    return found
-
-
-def read_flight_entries() -> list[Any]:
-    """The last collectives that torch's own flight recorder keeps, oldest first; none where it is off."""
-    entries: list[Any] = read_flight_record(calls=True).get("entries", [])
-    return entries[-FLIGHT_ENTRIES:]
+        return RunningCall(entry.op, size=int(world_size) if world_size.isdigit() else None)
+    group = entry.group
+    return RunningCall(entry.op, group.name, entry.number, group.size, group.ranks or None)
 
 
 def _find_timeout_s(given: object) -> float | None:

@@ -5,11 +5,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed, TrainingLines
 from tdbg.core.rundir import env_rank
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
+    from tdbg.probes.distributed import Distributed
     from tdbg.probes.hang.hang_watch import HangWatch, Standstill
     from tdbg.probes.hang.training_lines import Lines
 
@@ -28,8 +30,8 @@ class Hang(Probe):
     Cost:   a thread that looks every two seconds, 30 us each time, and 64 looks of 20 us for LINES, at ever longer
             intervals; none in a step.
     Limits: only in runs of several ranks, from the first process group on. Without a flight recorder (gloo before
-            torch 2.9, mpi) the collective is known by the stack alone. Point-to-point calls have no number with gloo.
-            Off while the probe ``distributed`` is on, which sees the calls themselves.
+            torch 2.9, mpi) the collective is known from the stack alone or, with the flag DISTRIBUTED, from the
+            calls that Python makes. Point-to-point calls have no number with gloo.
     """
 
     name = "hang"
@@ -37,7 +39,7 @@ class Hang(Probe):
     observations = (HungRank, HungRankResumed, TrainingLines)
 
     _watch: "HangWatch | None" = None
-    _told: "Standstill | None" = None
+    _told: "tuple[Standstill, Distributed | None] | None" = None  # and the probe whose observation it is
 
     def attach(self) -> None:
         self.patch_at("group-made", before=self._init_begins, after=self._init_ended)
@@ -85,8 +87,14 @@ class Hang(Probe):
             lambda found: self.guard.call_guarded(self._run_timed, self._emit_hung, found),
             lambda seconds: self.guard.call_guarded(self._run_timed, self._emit_resumed, seconds),
             lambda lines: self.guard.call_guarded(self._run_timed, self._emit_lines, lines),
+            self._find_distributed,
         )
         self._watch.start_watching()
+
+    def _find_distributed(self) -> "Distributed | None":
+        """The probe that sees the calls of Python, while it is on."""
+        probe: Distributed | None = self.monitor.find_probe("distributed")
+        return probe
 
     def _stop_watching(self) -> None:
         watch, self._watch = self._watch, None
@@ -96,13 +104,16 @@ class Hang(Probe):
     # from the thread that watches
 
     def _emit_hung(self, found: "Standstill") -> None:
-        if not self.on or self.monitor.find_probe("distributed") is not None:
+        if not self.on:
             return
         self.monitor.become_rank_now()  # it may never come to its first step
+        tracker = self._find_distributed()
+        if tracker is not None:
+            tracker.guard.call_guarded(tracker.emit_order, tail=True)  # from which the rules see who is out of step
         step = self.monitor.step + 1
-        self._told = found
+        self._told = found, tracker
         look, call, files = found.look, found.look.call, self._write_files(step, found)
-        hung = HungRank(
+        hung = (HungRank if tracker is None else QuietRank)(
             state=look.state,
             op=call.op if call else "",
             began_t=round(time.time() - found.quiet_s, 3),
@@ -119,7 +130,7 @@ class Hang(Probe):
             stacks=files.get("stacks"),
             flight=files.get("flight"),
         )
-        self.emit(hung, flag="DISTRIBUTED", step=step)
+        (tracker or self).emit(hung, flag="DISTRIBUTED", step=step)
 
     def _write_files(self, step: int, found: "Standstill") -> dict[str, str]:
         """Stacks of all threads, and the flight recorder's entries, in files; their names."""
@@ -138,6 +149,7 @@ class Hang(Probe):
     def _emit_resumed(self, seconds: float) -> None:
         told, self._told = self._told, None
         if told is not None:
-            call = told.look.call
-            resumed = HungRankResumed(op=call.op if call else "", quiet_s=round(seconds, 3))
-            self.emit(resumed, flag="DISTRIBUTED", step=self.monitor.step + 1)
+            found, tracker = told
+            op, quiet_s = found.look.call.op if found.look.call else "", round(seconds, 3)
+            resumed = (HungRankResumed if tracker is None else RankResumed)(op=op, quiet_s=quiet_s)
+            (tracker or self).emit(resumed, flag="DISTRIBUTED", step=self.monitor.step + 1)

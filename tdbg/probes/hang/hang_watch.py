@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 from tdbg.core.guard import Guard
 from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
@@ -20,6 +21,7 @@ EVERY_S = 2.0
 CONFIRM_S = 5.0  # a standstill is told if it is still the same so long after it was first seen
 BEYOND = 1.5  # times the longest that the same activity took so far
 BUSY_SHARE = 0.1  # of a CPU: who uses more is at work, on a machine that others use as well
+LAST_LOOK_S = 2.0  # the end of watching waits so long for a look that still writes what it saw
 GAP_S = 10.0  # a look that comes so much too late: the process itself was stopped
 MAX_EPISODES = 20  # waits for other ranks that are told whatever they took before
 FLIGHT_ENTRIES = 512
@@ -65,12 +67,30 @@ class Standstill:
     limit_s: float
 
 
+class CallTracker(Protocol):
+    """Collectives called from Python, counted while the flag DISTRIBUTED is on; used without a flight recorder."""
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds without progress after which a rank is reported, even a busy one."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many calls have begun, and how many have ended."""
+
+    def find_state(self, frame: FrameType | None) -> tuple[str, RunningCall | None]:
+        """What the training thread does at this frame, and the call it is in."""
+
+    def count_calls(self) -> dict[str, int] | None:
+        """Calls begun on each group; None if the counts of the ranks cannot be compared."""
+
+
 class HangWatch:
     """Looks at this process every two seconds from a thread of its own.
 
     base_s: the shortest time without progress that is told. read_counters: steps, updates and evaluations so far.
     report, resumed: called from the thread with what was found, and with the seconds that passed until it went on.
-    report_lines: as in `TrainingLines`.
+    report_lines: as in `TrainingLines`. find_tracker: the counts of the flag DISTRIBUTED, None while it is off.
     """
 
     def __init__(
@@ -80,8 +100,10 @@ class HangWatch:
         report: Callable[[Standstill], None],
         resumed: Callable[[float], None],
         report_lines: Callable[[Lines], None],
+        find_tracker: Callable[[], CallTracker | None] = lambda: None,
     ) -> None:
-        self._base_s = base_s
+        self._hang_s, self._find_tracker = base_s, find_tracker
+        self._turn = threading.Lock()  # held during a look; `stop_watching` looks once more
         self._read_counters, self._report, self._resumed = read_counters, report, resumed
         self._guard = Guard("hang")
         self._names = GroupNames()
@@ -94,6 +116,7 @@ class HangWatch:
         # Of this standstill: the first look at which the thread was where it is now, and the last one.
         self._looks: list[tuple[float, Look]] = []
         self._told_s = 0.0  # after so long it was told last
+        self._told_counters: tuple[int, ...] = ()  # as they were then
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch_progress, name="tdbg-hang", daemon=True)
 
@@ -102,13 +125,26 @@ class HangWatch:
         self._thread.start()
 
     def stop_watching(self) -> None:
-        """Look no longer."""
+        """Stop looking; report a rank that has resumed since the last look."""
         self._end.set()
         self._lines.stop_sampling()
+        if self._told_s and self._turn.acquire(timeout=LAST_LOOK_S):
+            try:  # steps alone: a collective may have ended because another rank is gone
+                if self._told_s and self._read_counters() != self._told_counters:
+                    self._guard.call_guarded(self._end_standstill, time.monotonic())
+            finally:
+                self._turn.release()
+
+    @property
+    def _base_s(self) -> float:
+        """The shortest time without progress that is told."""
+        tracker = self._find_tracker()
+        return self._hang_s if tracker is None else min(self._hang_s, tracker.quiet_s)
 
     def _watch_progress(self) -> None:
         while not self._end.wait(min(EVERY_S, self._base_s / 8)) and self._guard.on:
-            self._guard.call_guarded(self.check_progress, time.monotonic())
+            with self._turn:
+                self._guard.call_guarded(self.check_progress, time.monotonic())
 
     def check_progress(self, now: float) -> None:
         """One look. Cost: 20 us while there is progress, 100 us and more once there is none for half the limit."""
@@ -117,15 +153,21 @@ class HangWatch:
         if late_s > GAP_S:
             self._since += late_s
             self._looks = [(seen + late_s, look) for seen, look in self._looks]
-        status = read_status()
-        counters = self._read_counters()
-        progress = (status.progress, counters)
-        if progress != self._progress:
-            self._end_standstill(now)
-            self._progress, self._since = progress, now
-            self._lines.check_due(now, counters[1])
+        status, has_moved = self._find_progress(now)
+        if has_moved:
+            self._lines.check_due(now, self._read_counters()[1])
         elif now - self._since >= self._base_s / 2:
             self._look_closer(now, status)
+
+    def _find_progress(self, now: float) -> tuple[CollectiveStatus, bool]:
+        """The status, and True if anything has happened since the last look, which also ends a standstill."""
+        status, tracker = read_status(), self._find_tracker()
+        progress = (status.progress, self._read_counters(), tracker.progress if tracker is not None else ())
+        if progress == self._progress:
+            return status, False
+        self._end_standstill(now)
+        self._progress, self._since = progress, now
+        return status, True
 
     def _end_standstill(self, now: float) -> None:
         quiet_s = now - self._since
@@ -151,10 +193,12 @@ class HangWatch:
         quiet_s, seen_s = now - self._since, now - self._looks[0][0]
         limit_s = self._get_limit(look)
         confirmed = look.activity == "compute" or seen_s >= min(CONFIRM_S, self._base_s / 3)
+        if limit_s < self._get_learned_limit(look):  # the flag asks for it, whether it stands still or is busy
+            confirmed = True
         if confirmed and quiet_s >= max(limit_s, 2 * self._told_s):
             self._episodes += not self._told_s
-            self._told_s = quiet_s
-            self._report(Standstill(look, quiet_s, limit_s))
+            self._told_s, self._told_counters = quiet_s, self._read_counters()
+            self._report(Standstill(look, quiet_s, self._get_learned_limit(look)))
 
     def _is_busy(self, now: float, look: Look) -> bool:
         """True if this process used the CPU since the last look."""
@@ -163,19 +207,26 @@ class HangWatch:
 
     def _get_limit(self, look: Look) -> float:
         """The time without progress after which a standstill of this kind is told."""
+        tracker, limit_s = self._find_tracker(), self._get_learned_limit(look)
+        return limit_s if tracker is None or math.isinf(limit_s) else min(limit_s, tracker.quiet_s)
+
+    def _get_learned_limit(self, look: Look) -> float:
         longest_s = self._longest_s.get(look.activity, 0.0)
         if look.state != "elsewhere":
-            return max(self._base_s, BEYOND * longest_s if self._episodes >= MAX_EPISODES else 0.0)
-        return max(self._base_s * LIMITS.get(look.activity, 1.0), BEYOND * longest_s)
+            return max(self._hang_s, BEYOND * longest_s if self._episodes >= MAX_EPISODES else 0.0)
+        return max(self._hang_s * LIMITS.get(look.activity, 1.0), BEYOND * longest_s)
 
     def _read_look(self, status: CollectiveStatus) -> Look:
         self._names.read_entries()
         frame = thread_stacks.get_frame(self._main_thread)
         frames = iter_frames(frame)
         line = thread_stacks.read_source_line(frame)
-        state, call = self._find_state(frames, line, status)
+        tracker = None if status.begun else self._find_tracker()
+        state, call = self._find_state(frames, line, status) if tracker is None else tracker.find_state(frame)
         activity = name_activity(frames, line) or "still" if state == "elsewhere" else "waiting"
-        counts = self._names.count_calls(status) if status.begun else None
+        counts = (
+            tracker.count_calls() if tracker is not None else self._names.count_calls(status) if status.begun else None
+        )
         return Look(
             state, call, counts, thread_stacks.locate_frame(frame), activity, make_stack_key(frames), _read_cpu_s()
         )

@@ -68,7 +68,7 @@ def _collect_inputs(name: str, value: object, into: list[Input], *, is_listed: b
 
 
 def is_target(one: Input, inputs: list[Input]) -> bool:
-    """True for what is named as labels are, or indices. A ``y`` of another input's shape, of floats, is a second input."""
+    """True for a name of labels or indices. A float ``y`` with the shape of another input is a second input."""
     name = one.name.rpartition(".")[2].lower()
     if name == "y" and one.tensor.is_floating_point():
         return not any(other is not one and other.tensor.shape == one.tensor.shape for other in inputs)

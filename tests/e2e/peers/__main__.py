@@ -119,7 +119,7 @@ def ask_peer(name: str, kind: str, *, faulty: bool) -> str:
 
 
 def ask_tdbg(kind: str, options: tuple[str, ...], *, faulty: bool) -> list[str]:
-    """The codes of a run's findings, the first one first; of a healthy one those above a note."""
+    """The codes of a run's findings in order; without `info` if the program is healthy."""
     with tempfile.TemporaryDirectory(prefix="tdbg-peers-") as folder:
         where = Path(folder, "run")
         words = [sys.executable, "-m", "tdbg", "run", "--quiet", "--run-dir", str(where), *options, "--"]
