@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +96,40 @@ def test_collapsed_records_come_in_parts(client: Client) -> None:
     assert client.get("/api/v1/runs/two_ranks/logs?collapse=true&after=x").status_code == 400
 
 
+def test_an_expression_is_searched_in_a_process_with_the_same_answer(client: Client) -> None:
+    for how in ({}, {"collapse": "true"}):
+        plain = client.ask("/runs/two_ranks/logs", text="step", limit=1000, **how)
+        assert plain["records"] and client.ask("/runs/two_ranks/logs", text="(?:step)+", limit=1000, **how) == plain
+    answer = client.get("/api/v1/runs/two_ranks/logs?text=(")
+    apart = client.get("/api/v1/runs/two_ranks/logs?text=(*")
+    assert answer.status_code == apart.status_code == 400
+    assert "--regex" in answer.json()["error"] and "--regex" in apart.json()["error"]
+
+
+def test_an_expression_that_takes_for_ever_is_stopped(
+    runs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes on answering meanwhile: `re` holds the interpreter's lock."""
+    monkeypatch.setattr("tdbg.viewer.log_search.LIMIT_S", 3.0)
+    shutil.copytree(runs_folder / "two_ranks", tmp_path / "letters")
+    client = Client(tmp_path)
+    log = tmp_path / "letters" / "rank0000" / "debug_log_rank0.txt"
+    log.write_text(log.read_text() + log.read_text().splitlines()[0] + " " + "a" * 60 + "!\n")
+    found: list[Any] = []
+    search = threading.Thread(
+        target=lambda: found.append(client.get("/api/v1/runs/letters/logs?text=(a%2B)%2B$&kind=debug"))
+    )
+    search.start()
+    begun = time.monotonic()
+    assert client.get("/api/v1/runs/letters/status").status_code == 200
+    answered_s = time.monotonic() - begun
+    search.join(60)
+    assert found[0].status_code == 400 and "stopped after 3 s" in found[0].json()["error"]
+    assert answered_s < 3.0
+
+
 def test_logs_that_are_too_large_are_not_collapsed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdbg.viewer.answers.logs.MAX_COLLAPSED_BYTES", 10)
+    monkeypatch.setattr("tdbg.viewer.log_search.MAX_COLLAPSED_BYTES", 10)
     answer = client.get("/api/v1/runs/two_ranks/logs?collapse=true")
     assert answer.status_code == 400 and "tdbg filter-logs RUN --collapse" in answer.json()["try_next"]
 

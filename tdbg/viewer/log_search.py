@@ -1,0 +1,152 @@
+"""Log records that fit a query, a part at a time; where the expression may take for ever, in a process that is ended.
+
+``python -m tdbg.viewer.log_search RUN`` is that process: it reads a query from stdin and prints a `LogPart`, or what is
+wrong with the query.
+"""
+
+import re
+import subprocess
+import sys
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import parse_json
+from tdbg.core.tables import format_size
+from tdbg.logs.collapse import Group, format_ranks, iter_groups
+from tdbg.logs.filter_args import FilterArgs, validate_args
+from tdbg.logs.log_window import parse_place, read_window
+from tdbg.logs.run_filter import Job, as_json
+from tdbg.viewer.routes import ConflictError
+
+MAX_RECORDS = 1_000
+MAX_BYTES = 64 << 20  # looked at for one answer
+MAX_COLLAPSED_BYTES = 16 << 20  # of all logs: they are read by time, from the beginning
+LIMIT_S = 20.0  # 64 MiB take half a second
+# `re` tries every way to fit, and holds the interpreter's lock: ``(a+)+$`` on forty letters would stop the server.
+CHOICES = re.compile(r"[*+?{|]")
+MAX_PROCESSES = 2  # that search at a time
+PATIENCE_S = 5.0  # of a search for its turn
+REFUSED = 3  # exit code: stdout says what is wrong with the query
+
+
+class LogsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which records. kind: debug, info or both; text: a regular expression; after: where the last answer ended.
+
+    collapse: what several ranks write alike is one record, with its ranks.
+    """
+
+    kind: Literal["debug", "info", "both"] = "debug"
+    flag: str = ""
+    ranks: str = ""
+    level: str = ""
+    steps: str = ""
+    text: str = ""
+    after: str = ""
+    limit: int = 200
+    collapse: bool = False
+
+
+class LogPart(msgspec.Struct, kw_only=True):
+    """Records in the order of the files, collapsed ones by time. after: give it to go on; None at the end. Sizes in bytes."""
+
+    records: list[dict[str, Any]]
+    after: str | None
+    looked_at: int
+    total: int
+
+
+_turns = threading.BoundedSemaphore(MAX_PROCESSES)
+
+
+class _Refusal(msgspec.Struct, kw_only=True):
+    what: str
+    hint: str
+
+
+def search_logs(run: Path, query: LogsQuery) -> LogPart:
+    """The records of a run that fit, at most `MAX_RECORDS`. TdbgError: a wrong query, or one that takes too long."""
+    return _search_in_process(run, query) if CHOICES.search(query.text) else _find_records(run, query)
+
+
+def _search_in_process(run: Path, query: LogsQuery) -> LogPart:
+    command = [sys.executable, "-P", "-m", __name__, str(run.resolve())]
+    if not _turns.acquire(timeout=PATIENCE_S):
+        raise ConflictError(f"{MAX_PROCESSES} other searches are still running", "try again in a moment")
+    try:
+        done = subprocess.run(
+            command, input=msgspec.json.encode(query), stdout=subprocess.PIPE, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        what = f"the search was stopped after {LIMIT_S:g} s: this expression takes very long"
+        raise TdbgError(
+            what, "leave out a repeat inside of a repeat, such as (a+)+, or use `tdbg filter-logs`"
+        ) from None
+    finally:
+        _turns.release()
+    if done.returncode == REFUSED:
+        refusal = msgspec.json.decode(done.stdout, type=_Refusal)
+        raise TdbgError(refusal.what, refusal.hint)
+    if done.returncode != 0:
+        raise TdbgError(f"the search failed with exit code {done.returncode}", "the terminal of `tdbg view` says why")
+    return msgspec.json.decode(done.stdout, type=LogPart)
+
+
+def _find_records(run: Path, query: LogsQuery) -> LogPart:
+    args = FilterArgs(
+        paths=[str(run)],
+        kind=query.kind,
+        flag=query.flag.split(",") if query.flag else (),
+        ranks=query.ranks or "all",
+        level=query.level,
+        steps=query.steps,
+        regex=query.text,
+    )
+    validate_args(args)
+    limit = min(max(query.limit, 1), MAX_RECORDS)
+    if query.collapse:
+        return _collapse_records(Job(args), query.after, limit)
+    found = read_window(Job(args), parse_place(query.after), limit, MAX_BYTES)
+    after = found.next.as_text() if found.next is not None else None
+    return LogPart(records=found.records, after=after, looked_at=found.looked_at, total=found.total)
+
+
+def _collapse_records(job: Job, after: str, limit: int) -> LogPart:
+    """As `tdbg filter-logs --collapse`. after: how many were given."""
+    if after and not (after.isascii() and after.isdigit() and len(after) < 16):
+        raise TdbgError(f"there is no place {after[:60]!r} in the collapsed logs", "leave it out: the beginning")
+    sources = job.inspect_sources()
+    total = sum(source.size for source in sources)
+    if total > MAX_COLLAPSED_BYTES:
+        what = f"the logs are {format_size(total)}, more than can be collapsed while you wait"
+        raise TdbgError(what, "`tdbg filter-logs RUN --collapse` takes its time")
+    first = int(after or 0)
+    ranks = {-1 if source.rank is None else source.rank for source in sources}
+    groups = list(islice(iter_groups(job.iter_ordered_records(), ranks), first, first + limit + 1))
+    following = str(first + limit) if len(groups) > limit else None
+    return LogPart(records=[_as_row(one) for one in groups[:limit]], after=following, looked_at=total, total=total)
+
+
+def _as_row(group: Group) -> dict[str, Any]:
+    row = parse_json(as_json(group.first))
+    found = row if isinstance(row, dict) else {"text": group.text.decode("utf-8", "backslashreplace")}
+    return {**found, "ranks": format_ranks(group.ranks)}
+
+
+def main() -> int:
+    """Answer the query on stdin about the run that is named."""
+    try:
+        query = msgspec.json.decode(sys.stdin.buffer.read(), type=LogsQuery)
+        found: LogPart | _Refusal = _find_records(Path(sys.argv[1]), query)
+    except TdbgError as error:
+        found = _Refusal(what=str(error), hint=error.hint)
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+    return REFUSED if isinstance(found, _Refusal) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
