@@ -109,7 +109,7 @@ FLAGS: tuple[Flag, ...] = (
             Threshold(
                 "quiet_s",
                 30.0,
-                "seconds without progress after which every rank is reported, even a busy one (not one in a debugger)",
+                "seconds without progress after which a rank is reported even if it is busy, unless it is in a debugger",
                 low=1.0,
             ),
             Threshold(

@@ -589,7 +589,7 @@ class Capture(Probe):
             self._totals, self._idle, self._skipped = Totals(self._totals.on_disk), {}, {}
             self._without_batch = 0
             if self._chooser is not None:
-                self._chooser.unscored = 0
+                self._chooser.unscored = self._chooser.without_rows = 0
 
     def _close_recording(self, superseded: Path | None = None) -> None:
         """Have all of it written. superseded: a folder that is of no use any more, as another epoch has come."""
@@ -629,6 +629,7 @@ class Capture(Probe):
             not_executed=[path for path in self._idle if not self._is_iterated(path)][:64],
             waited_s=round(self.pool.waited_s, 3),
             unscored=(self._chooser.unscored if self._chooser is not None else 0) or None,
+            without_rows=(self._chooser.without_rows if self._chooser is not None else 0) or None,
             without_batch=self._without_batch or None,
         )
         self.emit(done)

@@ -27,14 +27,15 @@ class SampleChooser:
         self._samples = samples
         self._seen = 0
         self.unscored = 0  # batches whose labels do not fit the prediction
+        self.without_rows = 0  # batches whose number of samples is unknown
 
     def choose_rows(self, count: int, tensors: Mapping[str, Tensor]) -> list[int] | None:
-        """The rows to keep, in order; None to keep all ``count`` rows, if labels and outputs cannot be compared.
+        """The rows to keep, in order; None to keep all ``count`` rows, if none can be chosen.
 
         tensors: the captured ones, by path; only ``inputs``, ``outputs`` and ``labels`` are read.
         """
         if count < 1:  # it is not known what dimension 0 of the arguments holds
-            self.unscored += 1
+            self.without_rows += 1
             return None
         first, self._seen = self._seen, self._seen + count
         kind, number = self._samples

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tdbg.core import run_files
 from tdbg.core.capture import check_debugger_names
@@ -33,6 +33,7 @@ from tdbg.rules.silence import explain_silence
 from tdbg.rules.verdict import Verdict
 
 GIT_PATIENCE_S = 10.0
+STOP_EVERY_S = 60.0  # requests to stop that follow each other within this time count as one
 CAPTURED_STEPS = 20  # after a finding that --capture-on waits for
 GIT_PATIENCE_BEFORE_EXEC_S = 1.0
 
@@ -177,6 +178,7 @@ class Supervision:
     leads: bool  # this agent made the run directory; those that joined it say nothing but errors
     stopped: bool = False
     _stop_note: threading.Thread | None = None
+    _stops_t: list[float] = field(default_factory=list)  # when the command was told to stop
     serve: int | None = None  # the port of the viewer
 
     def carry_out(self, words: Sequence[str], env: Mapping[str, str]) -> int:
@@ -300,14 +302,19 @@ class Supervision:
         child.stop_gracefully()
 
     def _note_stop(self, stop_t: float) -> None:
-        """From a thread: signals are passed on whatever the disk does."""
+        """From a thread: signals are passed on whatever the disk does. Of several within a minute, the first."""
+        if self._stops_t and stop_t < self._stops_t[-1] + STOP_EVERY_S:
+            return
 
         def write_time() -> None:
             with guarded("the run ends without it", lambda error: None):
-                _update_run_info(self.run, stop_t=stop_t)
+                _update_run_info(self.run, stops_t=times)
 
-        self._stop_note = threading.Thread(target=write_time, name="tdbg-stop-note", daemon=True)
-        self._stop_note.start()
+        self._stops_t.append(stop_t)
+        times = list(self._stops_t)
+        note = threading.Thread(target=write_time, name="tdbg-stop-note", daemon=True)
+        note.start()
+        self._stop_note = note  # once it can be waited for
 
     def _note_git(self) -> None:
         state = provenance.git_state(GIT_PATIENCE_S)

@@ -63,7 +63,7 @@ class Child:
         self._told_at = 0.0  # when the command was first told to end
         self._is_slow_reported = False
         self.end_hung_ranks: Callable[[], None] | None = None  # called once, after Ctrl-C
-        self.note_stop: Callable[[float], None] | None = None  # called once, with the time at which it is told to end
+        self.note_stop: Callable[[float], None] | None = None  # called with each time at which it is told to end
         self._sigchld = signal.getsignal(signal.SIGCHLD)
         # From here on these signals wait in line until `wait_for_exit` takes them; threads started later inherit that.
         waiting = {*self._watched, *self._resize, signal.SIGCHLD}
@@ -116,17 +116,15 @@ class Child:
             self._send_signal(number)
 
         if number in STOPS:
-            self._note_stop_once()
+            self._note_stop()
         if number in ENDS_RUNS and not self._told_at:
             self._told_at = time.monotonic()
             if number != signal.SIGINT:
                 self.end_hung_ranks = None  # a scheduler has a patience of its own
 
-    def _note_stop_once(self) -> None:
-        with self._lock:
-            note_stop, self.note_stop = self.note_stop, None
-        if note_stop is not None:
-            note_stop(time.time())
+    def _note_stop(self) -> None:
+        if self.note_stop is not None:
+            self.note_stop(time.time())
 
     def _hasten_end(self) -> None:
         """Say once that the command takes its time to end; after Ctrl-C end what does not hear it."""
@@ -149,7 +147,7 @@ class Child:
 
     def stop_gracefully(self) -> None:
         """Ask the command to end, and make it end 10 seconds later. From any thread."""
-        self._note_stop_once()
+        self._note_stop()
         self._send_signal(signal.SIGTERM)
         last = threading.Timer(STOP_GRACE_S, self._send_signal, [signal.SIGKILL])
         last.daemon = True

@@ -28,7 +28,7 @@ class Probe(Listener):
 
     levels: tuple[str, ...] = ()  # levels it belongs to without being asked for by a flag
     every: ClassVar[int] = 1  # steps from look to look where only a level asks for it: more for what changes slowly
-    companions: ClassVar[tuple[str, ...]] = ()  # probes that are turned on together with this one
+    companions: ClassVar[tuple[str, ...]] = ()  # tdbg's probes that a flag turns on together with this one
     observations: ClassVar[tuple[type[Observed], ...]] = ()  # what `emit` may tell
     fields: ClassVar[dict[str, str]] = {}  # of these or of `observe`: name (with its unit) -> a line for docs/probes.md
 

@@ -1,6 +1,6 @@
 """Which probes a level has and a flag wakes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tdbg.core.flags import FLAGS
@@ -23,7 +23,9 @@ class ProbeCatalog:
         """The probes of a level, and those that flags wake; others are not imported at the default level (1 to 4 ms each)."""
         woken = {flag.probe for flag in FLAGS if flag.probe and flags.get(flag.name)}
         if level == "basic":  # a flag's probe stands in the file of its name
-            ours = PROBES.load_from_files([*BASIC, *sorted(name.replace("-", "_") for name in woken)])
+            ours = PROBES.load_from_files([*BASIC, *_list_files(woken)])
+            companions = {name for probe in ours for name in probe.companions} - {probe.name for probe in ours}
+            ours += PROBES.load_from_files(_list_files(companions))
             # Others read what these have put into a step's record, whichever of them was loaded first.
             places = {name: place for place, name in enumerate(BASIC)}
             ours.sort(key=lambda probe: places.get(probe.__module__.rpartition(".")[2], len(places)))
@@ -37,6 +39,10 @@ class ProbeCatalog:
     def load_inspection_probes(self) -> list[type[Probe]]:
         """The probes of the opening inspection."""
         return PROBES.load_from_files(OPENING)
+
+
+def _list_files(probes: Iterable[str]) -> list[str]:
+    return sorted(name.replace("-", "_") for name in probes)
 
 
 CATALOG = ProbeCatalog()

@@ -121,6 +121,8 @@ class CaptureIncomplete(KindsRule):
             yield "skipped", self._make_skipped_finding(process, seen.skipped, seen.skips or 0, kept)
         if seen.unscored:
             yield "unscored", self._make_unscored_finding(process, seen.unscored, kept)
+        if seen.without_rows:
+            yield "without rows", self._make_without_rows_finding(process, seen.without_rows, kept)
         if seen.without_batch:
             yield "without batch", self._make_without_batch_finding(process, seen.without_batch, kept)
         lost = {why: count for why, count in (seen.dropped or {}).items() if why not in ASKED_FOR}
@@ -148,6 +150,17 @@ class CaptureIncomplete(KindsRule):
             cause="the batch has no labels that fit what the model returned, or, for `wrong`, labels that are neither "
             "classes nor 0 and 1",
             try_next="look at `labels` and `outputs` of a datapoint; `--capture-samples N` (every Nth) needs no labels",
+        )
+
+    def _make_without_rows_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:
+        return self.make_finding(
+            f"cannot choose samples in {format_count(passes, 'captured pass')}, all were kept, {process.display_name}",
+            severity="warning",
+            rank=process.rank,
+            phase="capture",
+            evidence=kept,
+            cause="the number of samples is unknown: dimension 0 of the model's arguments is not that of the batch",
+            try_next="capture the batch (`--capture batch`): its samples are those of the DataLoader",
         )
 
     def _make_without_batch_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:

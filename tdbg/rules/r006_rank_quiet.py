@@ -15,7 +15,7 @@ from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule, overwrite_finding
 from tdbg.rules.text import format_ranks, get_kept_path
-from tdbg.rules.view import View, get_launch_number
+from tdbg.rules.view import ProcessView, View, get_launch_number
 
 MAX_EPISODES = 64  # of one process
 MAX_COUNTS = 8  # groups whose calls a rank tells
@@ -183,7 +183,7 @@ class RankQuiet(Rule):
     )  # whoever ends a job that hangs, and the timeout of a collective
     listens = (Start, Observation)
     observes = (QuietRank, RankResumed, HungRank, HungRankResumed)
-    needs = Needs(observations=(QuietRank, HungRank), ranks=2)
+    needs = Needs(observations=(HungRank,), ranks=2)  # which tells QuietRank as well
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
@@ -220,6 +220,8 @@ class RankQuiet(Rule):
             for episode in self._episodes.get(found.process.label, ()):
                 if episode.over_t is None and found.last is not None and found.last.t > episode.told_t:
                     episode.over_t = found.last.t  # it has stepped since
+                elif episode.over_t is None and _has_ended_well(view, found, episode):
+                    episode.over_t = view.find_end_time(found)
                 elif episode.over_t is None and view.over:
                     quiet_until = view.find_end_time(found)
                     episode.lasted_s = max(episode.seen.quiet_s + quiet_until - episode.told_t, episode.seen.quiet_s)
@@ -334,6 +336,12 @@ class RankQuiet(Rule):
             else "all ranks wait for the same thing outside of the job: a file system, a lock, a server",
             try_next="look at the stacks" + (f" ({files[0]})" if files else ""),
         )
+
+
+def _has_ended_well(view: View, found: ProcessView, episode: _Episode) -> bool:
+    """True if a wait for other ranks must have ended: the rank has come to its end, and the command to exit code 0."""
+    is_wait = episode.seen.state != "elsewhere"
+    return is_wait and view.exit_code == 0 and view.describe_ending(found) == "ended"
 
 
 def _find_all_quiet(episodes: Sequence[_Episode], world_size: int) -> list[_Episode]:

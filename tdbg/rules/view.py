@@ -42,8 +42,8 @@ MAX_NOTES = 50
 MAX_TRIGGERS = 50
 MAX_TRIALS = 20
 MAX_EXITS = 10_000
-# A rank of another host, whose process table is not ours to see, counts as gone after this silence.
 LIVED_ON_S = 60.0  # a program that takes steps so long after it was told to stop has caught the signal
+# A rank of another host, whose process table is not ours to see, counts as gone after this silence.
 SILENT_S = 60.0
 
 
@@ -291,12 +291,15 @@ class View:
 
     @property
     def stop_t(self) -> float:
-        """When the command was told to stop (Ctrl-C, a signal, `--stop-on`, `--then stop`); infinite if it was not, or went on."""
-        kept = self.info.get("stop_t")
-        if not isinstance(kept, int | float):
-            return math.inf
-        stepped_t = max((found.last.t for found in self.processes.values() if found.last is not None), default=0.0)
-        return math.inf if stepped_t > kept + LIVED_ON_S else float(kept)
+        """When the command was told to stop (Ctrl-C, a signal, `--stop-on`, `--then stop`).
+
+        Infinite if it was not told to, or if the program went on with its steps.
+        """
+        kept = self.info.get("stops_t")
+        times = [float(one) for one in kept if isinstance(one, int | float)] if isinstance(kept, list) else []
+        steps = [step for found in self.processes.values() for step in (found.last, found.last_eval)]
+        stepped_t = max((step.t for step in steps if step is not None), default=0.0)
+        return min((stop_t for stop_t in times if stepped_t <= stop_t + LIVED_ON_S), default=math.inf)
 
     @property
     def settings(self) -> Settings:

@@ -187,7 +187,7 @@ def test_what_cannot_be_scored_is_counted_and_kept(monkeypatch: pytest.MonkeyPat
 
 def test_an_unknown_number_of_samples_is_counted_and_all_are_kept() -> None:
     chooser = SampleChooser(SampleSelection("every", 2))
-    assert chooser.choose_rows(0, {}) is None and chooser.unscored == 1
+    assert chooser.choose_rows(0, {}) is None and (chooser.unscored, chooser.without_rows) == (0, 1)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import Runner, assert_notes_alone, build_program_command
 from tests.e2e.corpus.generator import CHOICES, draw_recipes, list_conflicts, write_programs
-from tests.e2e.corpus.runs import LEAST_STEPS, Program, list_hand_programs, name_program, run_program
+from tests.e2e.corpus.runs import LEAST_STEPS, PROGRAMS, RANKED, Program, list_hand_programs, name_program, run_program
 
 HERE = (  # what no other test runs at the default level
     *("language/translation", "language/mixture-of-experts", "generative/wasserstein", "decisions/soft-actor-critic"),
@@ -26,6 +26,8 @@ def test_the_default_level_is_silent_about_a_healthy_program(watched_runner: Run
 def test_forty_programs_and_more_are_written_by_hand() -> None:
     names = [one.name for one in list_hand_programs()]
     assert len(names) == len(set(names)) >= 40
+    assert {f"ranks/{kind}" for kind in RANKED} < set(names)
+    assert {name.partition("/")[0] for name in names} == {path.stem for path in PROGRAMS.glob("*.py")} - {"parts"}
 
 
 def test_the_generator_draws_every_choice_and_the_same_for_the_same_seed(tmp_path: Path) -> None:

@@ -355,7 +355,7 @@ def test_with_the_flag_a_busy_rank_is_reported(start_watch: Callable[..., Any]) 
 class Tracker:
     """Call counts as the flag DISTRIBUTED keeps them."""
 
-    quiet_s = 20.0
+    quiet_s, home = 20.0, None
 
     def __init__(self) -> None:
         self.progress = (0, 0)
@@ -422,3 +422,78 @@ def test_stop_watching_waits_for_a_running_report(clock: Clock) -> None:
         assert clock.resumed == []
     ending.join(PATIENCE_S)
     assert len(clock.resumed) == 1
+
+
+@pytest.mark.parametrize(("state", "has_resumed"), [("collective", True), ("backward", True), ("elsewhere", False)])
+def test_destroying_the_group_ends_a_wait_for_other_ranks(clock: Clock, state: str, has_resumed: bool) -> None:
+    """The last barrier before a program ends may come late; who was elsewhere may be at its end for another reason."""
+    clock.look.update(state=state, activity="waiting")
+    clock.pass_time(20.0)
+    clock.watch.stop_watching(has_returned=True)
+    assert len(clock.told) == 1 and bool(clock.resumed) == has_resumed
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_flag_that_is_turned_on_or_off_is_no_progress(clock: Clock, first: bool) -> None:
+    tracker = Tracker()
+    tracker.progress = (9, 8)
+    clock.watch._find_tracker = (lambda: tracker) if first else (lambda: None)
+    clock.pass_time(2.0)
+    clock.go_on()
+    clock.pass_time(20.0)
+    assert len(clock.told) == 1
+    clock.watch._find_tracker = (lambda: None) if first else (lambda: tracker)
+    clock.pass_time(10.0)
+    assert clock.resumed == [] and len(clock.told) == 1
+
+
+def test_a_watch_that_is_switched_off_by_its_own_report_does_not_wait_for_itself(clock: Clock) -> None:
+    stopped: list[float] = []
+
+    def stop() -> None:
+        begun = time.perf_counter()
+        with clock.watch._turn:
+            clock.watch.stop_watching()
+        stopped.append(time.perf_counter() - begun)
+
+    clock.pass_time(20.0)
+    clock.watch._thread = threading.Thread(target=stop)
+    clock.watch._thread.start()
+    clock.watch._thread.join(PATIENCE_S)
+    assert stopped[0] < hang_watch.LAST_LOOK_S / 2
+
+
+def test_the_thread_that_trains_is_looked_at(start_watch: Callable[..., Any]) -> None:
+    run = start_watch(thresholds={"DISTRIBUTED.hang_s": 1.0})
+    is_told = threading.Event()
+
+    def sleep_in_thread() -> None:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        is_told.wait(PATIENCE_S)
+        dist.destroy_process_group()
+
+    thread = threading.Thread(target=sleep_in_thread)
+    thread.start()
+    end, rows = time.monotonic() + PATIENCE_S, []
+    while not rows and time.monotonic() < end:
+        time.sleep(0.05)
+        rows = [event for event in run.events if isinstance(event, Observation) and event.part == "QUIET"]
+    is_told.set()
+    thread.join(PATIENCE_S)
+    assert rows[0].values["where"].endswith("in sleep_in_thread")
+
+
+def test_a_group_that_cannot_be_made_is_not_watched(
+    start_watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    hang = start_watch().monitor.find_probe("hang")
+    with pytest.raises(TypeError, match="timeout"):
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2, timeout="soon")
+    assert hang._watch is None
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        assert hang._watch is None
+    finally:
+        dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from streams import Stream
 
 from tdbg.core.events import Observation
@@ -34,3 +35,16 @@ def test_what_was_asked_for_is_none(make_stream: Any) -> None:
 def test_one_pass_is_not_several() -> None:
     assert CaptureDone(datapoints=1, bytes=0).text().startswith("captured 1 pass, ")
     assert CaptureDone(datapoints=2, bytes=0).text().startswith("captured 2 passes, ")
+
+
+@pytest.mark.parametrize(
+    ("field", "cause"), [("unscored", "no labels"), ("without_rows", "the number of samples is unknown")]
+)
+def test_why_samples_could_not_be_chosen(make_stream: Any, field: str, cause: str) -> None:
+    run: Stream = make_stream()
+    done = make_done()
+    run.emit_events(
+        run.begin_rank(0), Observation(probe="capture", part="DONE", step=9, values={**done.values, field: 3})
+    )
+    (found,) = [finding for finding in run.judge_stream().findings if finding.code == "TD-C020"]
+    assert found.title == "cannot choose samples in 3 captured passes, all were kept, rank 0" and cause in found.cause

@@ -608,3 +608,17 @@ def test_a_call_that_all_are_in_and_that_does_not_end(make_stream):
     (live,) = run.list_live_findings()
     assert live.title.startswith("no rank has made progress for 62 s since step 3: all are in all_reduce (")
     assert "the network" in live.cause
+
+
+@pytest.mark.parametrize(("code", "severity"), [(0, "info"), (1, "error")])
+def test_a_wait_before_the_end_is_over_if_the_run_ends_well(make_stream, code, severity):
+    """No step comes after the last barrier, and the process may be gone before it is looked at again."""
+    run = make_stream()
+    zero, one = begin_ranks(run, 2)
+    run.emit_events(zero, make_hung(run, "collective", 9, number=5, counts={"world": 5}))
+    run.emit_events(one, make_hung(run, "elsewhere", 9, counts={"world": 4}, activity="checkpoint"))
+    run.t += 30.0
+    run.end_process(zero, 9)
+    run.end_process(one, 9)
+    (finding,) = (one for one in run.judge_stream(code).findings if one.code == "TD-R006")
+    assert finding.severity == severity

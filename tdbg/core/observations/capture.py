@@ -95,6 +95,7 @@ class CaptureDone(_Capturing):
     not_executed: list[str] | None = doc("requested layers that ran in no captured pass, at most 64")
     waited_s: float | None = doc("how long the program waited for the disk")
     unscored: int | None = doc("passes of which all samples were kept: labels and prediction could not be compared")
+    without_rows: int | None = doc("passes of which all samples were kept: the number of samples is unknown")
     without_batch: int | None = doc("passes that match no DataLoader batch: the call's arguments were kept instead")
     why: str | None = doc("the reason in words")
 

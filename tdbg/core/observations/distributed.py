@@ -166,7 +166,7 @@ class QuietRank(_OfGroups):
         "",
     )
     alike: int | None = doc("earlier calls of that function with tensors of the same sizes, as far as torch keeps them")
-    limit_s: float | None = doc("the time without progress after which it is told")
+    limit_s: float | None = doc("the limit without the flag DISTRIBUTED, by which a hang of all ranks is judged")
     stacks: str | None = doc("the file with the stacks of all threads")
     flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
 
@@ -188,7 +188,7 @@ class QuietRank(_OfGroups):
         place = f" (call {self.number} on {self.group})" if self.group and self.number else ""
         files = f"; stacks: {self.stacks}" if self.stacks else ""
         activity = f" ({self.activity})" if self.activity and self.state == "elsewhere" else ""
-        return f"no progress for {self.quiet_s:.1f} s: {doing}{place}, at {self.where}{files}{activity}"
+        return f"no progress for {self.quiet_s:.1f} s: {doing}{place}, at {self.where}{activity}{files}"
 
 
 class RankResumed(_OfGroups):

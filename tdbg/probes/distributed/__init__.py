@@ -370,6 +370,11 @@ class Distributed(Probe):
     # read by the probe `hang`
 
     @property
+    def home(self) -> int | None:
+        """The thread that trains: that made the process group, or the last step."""
+        return self._home
+
+    @property
     def quiet_s(self) -> float:
         """Seconds without progress after which a rank is reported, even a busy one."""
         return self.threshold("quiet_s")

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from tdbg.core.observations.distributed import QuietRank, RankResumed
@@ -38,11 +39,12 @@ class Hang(Probe):
     levels = ("basic", "advanced", "extreme")
     observations = (HungRank, HungRankResumed, TrainingLines)
 
+    _home: int | None = None  # the thread that makes the process group
     _watch: "HangWatch | None" = None
     _told: "tuple[Standstill, Distributed | None] | None" = None  # and the probe whose observation it is
 
     def attach(self) -> None:
-        self.patch_at("group-made", before=self._init_begins, after=self._init_ended)
+        self.patch_at("group-made", before=self._init_begins, after=self._init_ended, raised=self._init_failed)
         self.patch_at("group-destroyed", after=self._destroy_ended)
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_available() and dist.is_initialized():
@@ -59,11 +61,25 @@ class Hang(Probe):
         self._watch = self._told = None
 
     def _init_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        self._home = get_ident()
         if env_rank(os.environ) is not None and os.environ.get("WORLD_SIZE", "1") != "1":
             self._start_watching()  # without a rank in the environment it is not known yet whose folder to write to
 
     def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
-        self._start_watching()
+        import torch.distributed as dist
+
+        if dist.get_world_size() < 2:
+            self._stop_watching()
+        else:
+            self._start_watching()
+
+    def _init_failed(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
+        import torch.distributed as dist
+
+        if not dist.is_initialized():  # else it was asked for twice
+            self._stop_watching()
 
     def _destroy_ended(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
@@ -71,7 +87,8 @@ class Hang(Probe):
         import torch.distributed as dist
 
         if not dist.is_initialized():  # else only a smaller group is gone
-            self._stop_watching()
+            has_returned = get_ident() == self._find_thread() and sys.exc_info()[1] is None
+            self._stop_watching(has_returned=has_returned)
 
     def _start_watching(self) -> None:
         import torch.distributed as dist
@@ -88,6 +105,7 @@ class Hang(Probe):
             lambda seconds: self.guard.call_guarded(self._run_timed, self._emit_resumed, seconds),
             lambda lines: self.guard.call_guarded(self._run_timed, self._emit_lines, lines),
             self._find_distributed,
+            self._find_thread,
         )
         self._watch.start_watching()
 
@@ -96,10 +114,17 @@ class Hang(Probe):
         probe: Distributed | None = self.monitor.find_probe("distributed")
         return probe
 
-    def _stop_watching(self) -> None:
+    def _find_thread(self) -> int:
+        """The thread that trains: that made the last update, or the process group."""
+        from tdbg.probes.hang.hang_watch import find_main_thread
+
+        tracker = self._find_distributed()
+        return self.monitor.update_thread or (tracker.home if tracker else None) or self._home or find_main_thread()
+
+    def _stop_watching(self, *, has_returned: bool = False) -> None:
         watch, self._watch = self._watch, None
         if watch is not None:
-            watch.stop_watching()
+            watch.stop_watching(has_returned=has_returned)
 
     # from the thread that watches
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tdbg.core.guard import Guard
 from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
@@ -58,6 +58,14 @@ class Look:
         return self.stack_key == other.stack_key
 
 
+class _Progress(NamedTuple):
+    """Signs of life. calls: of the flag DISTRIBUTED, None while it is off."""
+
+    collectives: object
+    counters: tuple[int, ...]
+    calls: tuple[int, int] | None
+
+
 @dataclass(slots=True, frozen=True)
 class Standstill:
     """What is told: for how long, beyond which limit, in what."""
@@ -69,6 +77,10 @@ class Standstill:
 
 class CallTracker(Protocol):
     """Collectives called from Python, counted while the flag DISTRIBUTED is on; used without a flight recorder."""
+
+    @property
+    def home(self) -> int | None:
+        """The thread that trains."""
 
     @property
     def quiet_s(self) -> float:
@@ -91,6 +103,7 @@ class HangWatch:
     base_s: the shortest time without progress that is told. read_counters: steps, updates and evaluations so far.
     report, resumed: called from the thread with what was found, and with the seconds that passed until it went on.
     report_lines: as in `TrainingLines`. find_tracker: the counts of the flag DISTRIBUTED, None while it is off.
+    find_thread: the thread that trains, by default the main one.
     """
 
     def __init__(
@@ -101,6 +114,7 @@ class HangWatch:
         resumed: Callable[[float], None],
         report_lines: Callable[[Lines], None],
         find_tracker: Callable[[], CallTracker | None] = lambda: None,
+        find_thread: Callable[[], int] | None = None,
     ) -> None:
         self._hang_s, self._find_tracker = base_s, find_tracker
         self._turn = threading.Lock()  # held during a look; `stop_watching` looks once more
@@ -109,14 +123,13 @@ class HangWatch:
         self._names = GroupNames()
         self._longest_s: dict[str, float] = {}  # activity -> the longest time without progress that ended
         self._episodes = 0
-        self._main_thread = threading.main_thread().ident or 0
-        self._lines = TrainingLines(self._guard, self._main_thread, report_lines)
-        self._progress: object = None
+        self._find_thread = find_thread or find_main_thread
+        self._lines = TrainingLines(self._guard, self._find_thread, report_lines)
+        self._progress: _Progress | None = None
         self._since = self._last_look = time.monotonic()
         # Of this standstill: the first look at which the thread was where it is now, and the last one.
         self._looks: list[tuple[float, Look]] = []
         self._told_s = 0.0  # after so long it was told last
-        self._told_counters: tuple[int, ...] = ()  # as they were then
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch_progress, name="tdbg-hang", daemon=True)
 
@@ -124,16 +137,29 @@ class HangWatch:
         """Begin to look."""
         self._thread.start()
 
-    def stop_watching(self) -> None:
-        """Stop looking; report a rank that has resumed since the last look."""
+    def stop_watching(self, *, has_returned: bool = False) -> None:
+        """Stop looking; report a rank that has resumed since the last look.
+
+        has_returned: the training thread is past the collective that it waited in. Else it has resumed if it has made
+        steps: a collective may have ended because another rank is gone.
+        """
         self._end.set()
         self._lines.stop_sampling()
+        if threading.current_thread() is self._thread:  # switched off during a look
+            return
         if self._told_s and self._turn.acquire(timeout=LAST_LOOK_S):
-            try:  # steps alone: a collective may have ended because another rank is gone
-                if self._told_s and self._read_counters() != self._told_counters:
+            try:
+                if self._told_s and ((has_returned and self._is_waiting()) or self._has_stepped()):
                     self._guard.call_guarded(self._end_standstill, time.monotonic())
             finally:
                 self._turn.release()
+
+    def _is_waiting(self) -> bool:
+        """True if what was told is a wait for other ranks."""
+        return bool(self._looks) and self._looks[-1][1].state != "elsewhere"
+
+    def _has_stepped(self) -> bool:
+        return self._progress is not None and self._read_counters() != self._progress.counters
 
     @property
     def _base_s(self) -> float:
@@ -161,9 +187,13 @@ class HangWatch:
 
     def _find_progress(self, now: float) -> tuple[CollectiveStatus, bool]:
         """The status, and True if anything has happened since the last look, which also ends a standstill."""
-        status, tracker = read_status(), self._find_tracker()
-        progress = (status.progress, self._read_counters(), tracker.progress if tracker is not None else ())
-        if progress == self._progress:
+        status, tracker, last = read_status(), self._find_tracker(), self._progress
+        calls = tracker.progress if tracker is not None else None
+        if last is not None and (calls is None) != (last.calls is None):
+            last = last._replace(calls=calls)  # the flag was turned on, or the probe switched itself off
+        progress = _Progress(status.progress, self._read_counters(), calls)
+        if progress == last:
+            self._progress = last
             return status, False
         self._end_standstill(now)
         self._progress, self._since = progress, now
@@ -197,7 +227,7 @@ class HangWatch:
             confirmed = True
         if confirmed and quiet_s >= max(limit_s, 2 * self._told_s):
             self._episodes += not self._told_s
-            self._told_s, self._told_counters = quiet_s, self._read_counters()
+            self._told_s = quiet_s
             self._report(Standstill(look, quiet_s, self._get_learned_limit(look)))
 
     def _is_busy(self, now: float, look: Look) -> bool:
@@ -218,11 +248,16 @@ class HangWatch:
 
     def _read_look(self, status: CollectiveStatus) -> Look:
         self._names.read_entries()
-        frame = thread_stacks.get_frame(self._main_thread)
+        thread = self._find_thread()
+        frame = thread_stacks.get_frame(thread)
         frames = iter_frames(frame)
         line = thread_stacks.read_source_line(frame)
         tracker = None if status.begun else self._find_tracker()
-        state, call = self._find_state(frames, line, status) if tracker is None else tracker.find_state(frame)
+        state, call = tracker.find_state(frame) if tracker is not None else ("elsewhere", None)
+        if state in ("elsewhere", "device"):
+            found = self._find_state(frames, line, status)
+            if tracker is None or found[0] in ("collective", "init"):  # calls that the tracker does not see
+                state, call = found
         activity = name_activity(frames, line) or "still" if state == "elsewhere" else "waiting"
         counts = (
             tracker.count_calls() if tracker is not None else self._names.count_calls(status) if status.begun else None
@@ -248,6 +283,11 @@ class HangWatch:
         if not status.begun and not blocks:
             return "device", None
         return "elsewhere", None
+
+
+def find_main_thread() -> int:
+    """Where programs train, unless it is known that they do elsewhere."""
+    return threading.main_thread().ident or 0
 
 
 def collect_details(step: int, found: Standstill) -> dict[str, object]:

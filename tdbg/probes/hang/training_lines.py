@@ -26,8 +26,8 @@ class TrainingLines:
     each sample, in a thread of its own; none in a step.
     """
 
-    def __init__(self, guard: Guard, thread: int, report: Callable[[Lines], None]) -> None:
-        self._guard, self._thread, self._report = guard, thread, report
+    def __init__(self, guard: Guard, find_thread: Callable[[], int], report: Callable[[Lines], None]) -> None:
+        self._guard, self._find_thread, self._report = guard, find_thread, report
         self._first_update_t = 0.0
         self._due_t = 0.0
         self._pause_s = AGAIN_S
@@ -50,7 +50,7 @@ class TrainingLines:
             self._sampler = StackSampler(
                 self._guard, locate_own_line, samples=SAMPLES, every_s=EVERY_S, longest_s=LONGEST_S
             )
-            self._sampler.resume(self._thread)
+            self._sampler.resume(self._find_thread())
 
     def stop_sampling(self) -> None:
         """End a sample that is under way."""

@@ -1,8 +1,8 @@
 """Runs healthy programs under `tdbg run`, and counts what watched them and what was found."""
 
+import ast
 import json
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -63,11 +63,21 @@ class Outcome:
 
 def list_hand_programs() -> list[Program]:
     """The programs that were written by hand, file by file."""
-    programs = []
-    for path in sorted(PROGRAMS.glob("*.py")):
-        for kind in re.findall(r'^\s+"([\w-]+)": ', path.read_text(encoding="utf-8").partition("\nKINDS = {")[2], re.M):
-            programs.append(name_program(path.stem, kind))
+    programs = [
+        name_program(path.stem, kind)
+        for path in sorted(PROGRAMS.glob("*.py"))
+        for kind in _read_kinds(path.read_text(encoding="utf-8"))
+    ]
     return [*programs, name_program("ranks", "hogwild")]
+
+
+def _read_kinds(source: str) -> list[str]:
+    """The keys of ``KINDS`` in a program, which is not imported: it starts to train."""
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "KINDS":
+            assert isinstance(statement.value, ast.Dict)
+            return [ast.literal_eval(key) for key in statement.value.keys if key is not None]
+    return []
 
 
 def name_program(stem: str, kind: str) -> Program:
