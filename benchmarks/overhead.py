@@ -4,8 +4,9 @@
 
 Each round runs the program of workload.py once per variant, in an order shuffled anew, with one thread; the
 bare program runs twice, as an A/A control. A ratio is a variant's time by the bare program's of the same
-round: process CPU time on the CPU (it knows nothing of other people's load), wall time on CUDA. Printed are
-the median over the rounds and the interval that holds the middle 95 % of the medians of resampled rounds.
+round: process CPU time on the CPU (it knows nothing of other people's load), each step by some 2 ms of plain operations
+beside it (see workload.py), wall time on CUDA. The opening inspection has an allowance in seconds, whatever the length of
+a run: its steps are the warm-up, and what it took is printed apart. Printed are the median over the rounds and the interval that holds the middle 95 % of the medians of resampled rounds.
 A ratio within the control's interval means nothing. ``tdbg says`` is tdbg's own share of the wall time,
 the median over the rounds. ``--check`` exits 1 where a promise is not kept:
 
@@ -70,6 +71,7 @@ class Measured:
     step_ms: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     says_pct: list[float] = field(default_factory=list)
+    inspection_s: list[float] = field(default_factory=list)
     hooks: int = 0
 
     @property
@@ -121,8 +123,8 @@ class Bench:
             return found, json.loads(verdict.read_text(encoding="utf-8")) if verdict.exists() else {}
 
     def get_seconds(self, found: dict[str, Any]) -> float:
-        """The time that counts: the process's own on the CPU, wall time on an accelerator."""
-        return float(found["cpu_s"] if found["device"] == "cpu" else found["wall_s"])
+        """The time that counts: the process's own on the CPU, in plain operations; wall time on an accelerator."""
+        return float(found["relative"] if found["device"] == "cpu" else found["wall_s"])
 
     def measure_variants(self, workload: str, variants: dict[str, list[str]], rounds: int) -> dict[str, Measured]:
         """All variants and the control, ``rounds`` times, in shuffled order."""
@@ -130,16 +132,19 @@ class Bench:
         results = {name: Measured() for name in lines}
         for number in range(rounds):
             took: dict[str, float] = {}
+            seconds: dict[str, float] = {}
             for name in random.sample(list(lines), len(lines)):
                 print(f"{workload}: round {number + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
                 found, verdict = self.run_workload(workload, lines[name], self.peers.get(name, ""))
                 took[name] = self.get_seconds(found)
+                seconds[name] = found["cpu_s"] if found["device"] == "cpu" else found["wall_s"]
                 results[name].hooks = sum(found["hooks"].values())
                 if verdict.get("cost", {}).get("pct") is not None:
                     results[name].says_pct.append(verdict["cost"]["pct"])
-            for name, seconds in took.items():
-                results[name].step_ms.append(1000 * seconds / self.steps)
-                results[name].ratios.append(seconds / took[BARE])
+                    results[name].inspection_s.append(verdict["cost"].get("inspection_ms", 0.0) / 1000)
+            for name in took:
+                results[name].step_ms.append(1000 * seconds[name] / self.steps)
+                results[name].ratios.append(took[name] / took[BARE])
         return results
 
 
@@ -156,9 +161,9 @@ def build_table(workload: str, results: dict[str, Measured]) -> list[list[str]]:
         low, high = bootstrap_interval(found.ratios)
         says = f"{found.median_reported_pct:.2f} %" if found.median_reported_pct is not None else "-"
         step = f"{statistics.median(found.step_ms):.1f}"
-        table.append(
-            [workload, name, step, f"{found.median_ratio:.3f}", f"{low:.3f}-{high:.3f}", says, str(found.hooks)]
-        )
+        inspection = f"{statistics.median(found.inspection_s):.2f} s" if found.inspection_s else "-"
+        ratio = f"{found.median_ratio:.3f}"
+        table.append([workload, name, step, ratio, f"{low:.3f}-{high:.3f}", says, inspection, str(found.hooks)])
     return table
 
 
@@ -217,7 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=250, help="measured steps of a run, after the warm-up")
-    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=60, help="steps that are not measured: those of the inspection")
     parser.add_argument("--workloads", default="gpt,conv")
     parser.add_argument("--levels", choices=("default", "all"), default="default")
     parser.add_argument("--seed", type=int, default=0, help="of the order and the resampling")
@@ -243,7 +248,7 @@ def main() -> int:
     print(
         f"{bench.device}, Python {platform.python_version()}, {options.rounds} rounds of {options.steps} steps, {clock}"
     )
-    print_table([["workload", "variant", "ms/step", "ratio", "95 %", "tdbg says", "hooks"], *table])
+    print_table([["workload", "variant", "ms/step", "ratio", "95 %", "tdbg says", "inspection", "hooks"], *table])
     if options.peers:
         from tells import build_tells_table
 

@@ -8,7 +8,9 @@ step, offline). ``--fault``: the GPT is ill at step 5: forward-inf in blocks.3.f
 harmless (a NaN inside backward that reaches no gradient). Under torchrun the ranks train with DDP, rank 1 is ill.
 
 Runs on CUDA where there is one, else on the CPU with one thread. FILE gets, as JSON: seconds of wall and
-process time over the measured steps, and how many hooks and patches were found in torch at the end.
+process time over the measured steps, and how many hooks and patches were found in torch at the end. On the CPU also
+``relative``: the process time of each step by that of some 2 ms of plain operations before and after it, as the core
+of a virtual machine may run at half its speed for seconds.
 Shapes: B batch, T time, C channels, V vocabulary.
 """
 
@@ -194,10 +196,13 @@ def train_workload(name: str, steps: int, warmup: int, peer_name: str = "", faul
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loader = DataLoader(data, batch_size=batch, shuffle=True)
     done, wall, cpu = 0, 0.0, 0.0
+    reference = Reference() if device == "cpu" else None
     while done < warmup + steps:
         for x, target in loader:
             if done == warmup:
                 wall, cpu = read_clocks(device)
+            if reference is not None and done >= warmup:
+                reference.lap()
             if done == warmup + steps:
                 break
             set_fault(inner, fault, done + 1 == FAULT_STEP and ill_here)
@@ -208,6 +213,8 @@ def train_workload(name: str, steps: int, warmup: int, peer_name: str = "", faul
             peer.step(loss)
             done += 1
     wall_end, cpu_end = read_clocks(device)
+    if reference is not None:
+        cpu_end -= reference.own_s
     if ranks > 1:
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -217,8 +224,37 @@ def train_workload(name: str, steps: int, warmup: int, peer_name: str = "", faul
         "steps": steps,
         "wall_s": wall_end - wall,
         "cpu_s": cpu_end - cpu,
+        "relative": reference.relative if reference is not None else None,
         "hooks": count_hooks(model, optimizer),
     }
+
+
+class Reference:
+    """Process time of steps by that of plain operations beside them, which no tool has a part in."""
+
+    def __init__(self) -> None:
+        self.held, self.weights = torch.ones(8, 64), torch.full((64, 64), 0.01)
+        self.relative = self.own_s = 0.0
+        self.last_s: float | None = None  # the operations before the step
+        self.begun = 0.0
+        self._take_time()
+
+    def lap(self) -> None:
+        """Between two steps; before the first and after the last as well."""
+        took_s = time.process_time() - self.begun
+        after_s = self._take_time()
+        if self.last_s is not None:
+            self.relative += took_s / ((self.last_s + after_s) / 2)
+        self.last_s = after_s
+        self.own_s += after_s
+        self.begun = time.process_time()
+
+    def _take_time(self) -> float:
+        begun = time.process_time()
+        with torch.no_grad():
+            for _ in range(200):
+                torch.addmm(self.held, self.held, self.weights).tanh().sum()
+        return time.process_time() - begun
 
 
 def read_clocks(device: str) -> tuple[float, float]:
