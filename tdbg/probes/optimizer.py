@@ -605,6 +605,7 @@ def _collect_hyperparameters(optimizer: "Optimizer") -> dict[str, object]:
             if name not in RATES and name not in ("params", "param_names"):
                 found[f"{name}[{index}]"] = _simplify_value(value)
         found[f"parameters[{index}]"] = len(group["params"])
+        found[f"trainable[{index}]"] = sum(p.requires_grad for p in group["params"])
     return found
 
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from tdbg.core.events import Finding, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
@@ -132,6 +133,7 @@ class LearningRateSpike(PerProcessRule[_State]):
             ],
             cause="the update was too large for the weights at that point",
             try_next="find what set the rate: scheduler, resumed optimizer state, or a config override",
+            grade=Evidence.LOCAL.grade_word,
         )
 
 

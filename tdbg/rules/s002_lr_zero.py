@@ -1,11 +1,15 @@
 """TD-S002: training with a learning rate of zero, or below."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
-from tdbg.core.events import Finding, Step
+from tdbg.core.events import Event, Finding, Observation, Step
+from tdbg.core.observations import Evidence
+from tdbg.core.observations.optimizer import ParameterGroups
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
+from tdbg.rules._parameter_groups import KnownGroups, format_groups, format_members
 from tdbg.rules.text import format_figure
 from tdbg.rules.view import View, to_finite
 
@@ -20,13 +24,18 @@ class _State:
     highest: float = 0.0
     said: bool = False
 
+    def __init__(self) -> None:
+        self.known = KnownGroups()
+        self.first_rates: list[float | None] = []
+
 
 @RULES.add
 class LearningRateZero(PerProcessRule[_State]):
     """Says when steps are taken with a learning rate of zero in every group, or with a negative one.
 
-    What it does: Speaks at the 20th step in a row whose rates are all zero, or at once for a negative rate.
-    Groups frozen on purpose do not count while another group learns.
+    What it does: Speaks at the 20th step in a row whose rates are all zero, or at once for a negative rate in any
+    group; that group is named, with its parameters where they are on record (the flag OPTIMIZER, or the opening
+    inspection). Of a rate of zero in one group, while another group learns, TD-S010 speaks.
 
     Why it matters: Nothing is learned, and nothing fails: a scheduler that ran out before the training did, or
     one that starts at zero and is stepped once an epoch, wastes whole epochs in silence. A negative rate climbs
@@ -45,18 +54,26 @@ class LearningRateZero(PerProcessRule[_State]):
     title = "learning rate zero or negative"
     severity = "warning"
     leads_to = ("TD-S007", "TD-K001")
+    listens: ClassVar[tuple[type[Event], ...]] = (Step, Observation)
     kept = _State
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        """Steps go to `evaluate`; which parameters the groups hold is kept."""
+        seen = ParameterGroups.from_event(event)
+        if seen is not None:
+            self._states[process.label].known.add(seen)
+        return super().feed(process, event)
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         rates = [value for value in event.lr if to_finite(value) is not None]
         if not event.lr or (state.said and not state.zeros):
             return None
+        if len(event.lr) != len(state.first_rates):
+            state.first_rates = [to_finite(value) for value in event.lr]
         high, low = max(rates, default=1.0), min(rates, default=1.0)
         state.highest = max(state.highest, high)
-        if low < -ROUNDING * max(state.highest, ROUNDING) and not state.said:
-            return self._make_rate_finding(
-                process, state, f"the learning rate is negative: {format_figure(low)}", event.step, "error"
-            )
+        if low < _compute_limit(state) and not state.said:
+            return self._make_negative_finding(process, state, event)
         if abs(high) > 0 or abs(low) > 0:
             state.zeros = 0
             return None
@@ -64,8 +81,7 @@ class LearningRateZero(PerProcessRule[_State]):
         state.zeros = event.step - state.since + 1
         if state.zeros < ZERO_STEPS or state.said:
             return None
-        text = f"the learning rate has been 0 for {ZERO_STEPS} steps, since step {state.since}"
-        return self._make_rate_finding(process, state, text, state.since, self.severity)
+        return self._make_zero_finding(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
         longest = max((state.zeros for state in self._states.values() if state.said), default=0)
@@ -73,15 +89,44 @@ class LearningRateZero(PerProcessRule[_State]):
             self._given[0].evidence.insert(0, f"{format_count(longest, 'step')} with rate 0 up to the end")
         return ()
 
-    def _make_rate_finding(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Finding:
+    def _make_negative_finding(self, process: ProcessDir, state: _State, event: Step) -> Finding:
+        limit = _compute_limit(state)
+        rates = [to_finite(value) for value in event.lr]
+        negative = [index for index, rate in enumerate(rates) if rate is not None and rate < limit]
+        known = state.known.find_groups(state.first_rates)
+        members = format_members(known, negative)
+        figures = format_figure([rates[index] for index in negative])
+        place = f" of {format_groups(known, negative)}" if len(rates) > 1 else ""
         state.said = True
         return self.make_finding(
-            f"{text}, {process.display_name}",
-            severity=severity,
-            first_step=step,
+            f"the learning rate{place} is negative: {figures}, {process.display_name}",
+            severity="error",
+            first_step=event.step,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=[
+                f"highest rate before: {format_figure(state.highest)}",
+                *([f"parameters: {members}"] if members else []),
+            ],
+            cause="the schedule's formula, or a multiplier of the rate, went below zero",
+            try_next="find what set the rate: the scheduler beyond its last step, or a sign in the configuration",
+            grade=Evidence.LOCAL.grade_word,
+        )
+
+    def _make_zero_finding(self, process: ProcessDir, state: _State) -> Finding:
+        state.said = True
+        return self.make_finding(
+            f"the learning rate has been 0 for {ZERO_STEPS} steps, since step {state.since}, {process.display_name}",
+            first_step=state.since,
             rank=process.rank,
             phase="optimizer",
             evidence=[f"highest rate before: {format_figure(state.highest)}"],
             cause="the schedule ended before the training, or starts at zero and is stepped too rarely",
             try_next="compare the scheduler's number of steps with the real one",
+            grade=Evidence.LOCAL.grade_word,
         )
+
+
+def _compute_limit(state: _State) -> float:
+    """A rate below it is negative, and no rounding."""
+    return -ROUNDING * max(state.highest, ROUNDING)

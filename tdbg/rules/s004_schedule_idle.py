@@ -134,6 +134,7 @@ class ScheduleIdle(Rule):
                 phase="optimizer",
                 severity="info",
                 evidence=[detail],
+                grade=SchedulerBuilt.EVIDENCE.grade_word,
                 cause=f"the program calls its step() in line {step_line}, which was not reached",
                 try_next="check the condition around that line; this is fine if it waits for a metric to get worse",
             )
@@ -143,6 +144,7 @@ class ScheduleIdle(Rule):
             rank=process.rank,
             phase="optimizer",
             evidence=[detail],
+            grade=SchedulerBuilt.EVIDENCE.grade_word,
             cause="the optimizer was recreated after the scheduler"
             if elsewhere
             else "scheduler.step() is never called",

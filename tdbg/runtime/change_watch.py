@@ -35,16 +35,15 @@ class ChangeWatch:
         self._checks = 0
 
     def find_change(self) -> str:
-        """The kind of the first change since the last check; empty if there is none, or too many were reported."""
+        """A kind of change since the last check that was not reported too often yet; empty if there is none."""
         self._checks += 1
         facts = self._read_facts()
         changed = [kind for kind, fact in facts.items() if kind in self._facts and self._facts[kind] != fact]
         self._facts |= facts
-        if not changed:
-            return ""
-        kind = changed[0]
-        self._reported[kind] = self._reported.get(kind, 0) + 1
-        return kind if self._reported[kind] <= MAX_OF_KIND else ""
+        fresh = next((kind for kind in changed if self._reported.get(kind, 0) < MAX_OF_KIND), "")
+        if fresh:  # one look serves all of them: an added group, which brings parameters, is no reason for two
+            self._reported |= {kind: self._reported.get(kind, 0) + 1 for kind in changed}
+        return fresh
 
     def _read_facts(self) -> dict[str, Hashable]:
         roots = list(self._roots())

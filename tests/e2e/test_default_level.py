@@ -27,6 +27,8 @@ NAMED = {  # kind -> code, and a part of the first line
     "swapped-head": ("TD-S006", "2 of 8 trainable parameters are in no parameter group: head.weight, head.bias"),
     "stuck": ("TD-S007", "unchanged since step 1 (bfloat16"),
     "group-rate": ("TD-S010", "group 1 of AdamW has had a learning rate of 0 since step 1: head.weight, head.bias"),
+    "group-rate-falls": ("TD-S010", "group 1 of AdamW has had a learning rate of 0 since step 6: head.weight"),
+    "group-rate-negative": ("TD-S002", "the learning rate of group 1 of AdamW is negative: -0.001"),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.events import Observation
@@ -15,6 +15,7 @@ from tdbg.core.observations import OF_INSPECTION
 from tdbg.probes import OPENING
 from tdbg.probes.catalog import CATALOG
 from tdbg.runtime.budget import Budget
+from tdbg.runtime.change_watch import MAX_OF_KIND, ChangeWatch
 from tdbg.runtime.inspection import AGAIN_STEPS, OPENING_STEPS, SETTLING_STEPS
 
 
@@ -88,12 +89,21 @@ def test_the_first_pass_is_over_a_few_steps_after_it_however_short_the_steps_are
     assert not seen.monitor.inspects_pass and "validation" not in list_probe_names(seen) - STAYING
 
 
+class Layers(nn.Sequential):
+    """Of a class of its own: torch compiles nothing of a Sequential that is the root."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
+
+
 class Long:
     """A training that goes on after its opening steps, and notes in which steps the inspection is open again."""
 
     def __init__(self, seen: Any, *, others: int = 0) -> None:
         self.seen = seen
-        self.model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+        self.model = Layers(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 1))
         self.head = nn.Linear(4, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.others = [torch.optim.SGD(self.head.parameters(), lr=0.01) for _ in range(others)]
@@ -162,6 +172,48 @@ def test_a_training_that_becomes_another_one_is_looked_at_again(start_watch: Cal
             assert len(last) == AGAIN_STEPS and last == list(range(last[0], last[0] + AGAIN_STEPS))
     assert len(run.open) == 3 * AGAIN_STEPS, "each kind three times in a run"
     assert not seen.monitor.inspection.is_open
+
+
+def test_a_model_that_is_compiled_later_is_looked_at_again(start_watch: Callable[..., Any]) -> None:
+    seen = start_watch(max_overhead=1e5)
+    seen.monitor.inspection.begin_inspection(1.0)
+    run = Long(seen)
+    run.run_steps(20)
+    assert run.open == []
+    run.model.compile(backend="eager")
+    run.run_steps(20)
+    assert len(run.open) == AGAIN_STEPS
+
+
+@pytest.mark.parametrize("used_up", ["wrapper", "compiled", "mode"])
+def test_a_kind_that_is_used_up_hides_no_other(used_up: str) -> None:
+    """Both have changed at the same check."""
+    model = nn.Linear(2, 2)
+    facts = {"compiled": False, "roots": [model]}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = ChangeWatch(lambda: optimizer, lambda: facts["roots"], lambda: facts["compiled"])
+
+    def change() -> None:
+        match used_up:
+            case "wrapper":
+                facts["roots"] = [nn.Sequential(facts["roots"][0])]
+            case "compiled":
+                facts["compiled"] = not facts["compiled"]
+            case "mode":
+                model.train(not model.training)
+
+    kinds = [watch.find_change()]
+    for _ in range(MAX_OF_KIND + 1):
+        change()
+        kinds.append(watch.find_change())
+    assert kinds == ["", *[used_up] * MAX_OF_KIND, ""]
+    for _ in range(MAX_OF_KIND + 1):
+        change()
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+        kinds.append(watch.find_change())
+    assert kinds[-MAX_OF_KIND - 1 :] == [*["groups"] * MAX_OF_KIND, ""], (
+        "the parameters of a group are no second reason"
+    )
 
 
 @pytest.mark.parametrize("change", [_change_rate, _evaluate_model, lambda run: None])

@@ -187,6 +187,25 @@ def test_weights_of_a_group_without_a_rate_are_not_called_stuck(start_watch: Any
     assert judge_codes(watched, tmp_path) == ["TD-S010"]  # and no TD-S007
 
 
+@pytest.mark.parametrize("by_default", [True, False])
+@pytest.mark.parametrize("freezes", [True, False])
+def test_a_group_that_is_frozen_when_its_rate_falls_is_healthy(
+    start_watch: Any, tmp_path: Path, freezes: bool, by_default: bool
+) -> None:
+    """Its groups are seen again then, in the opening inspection as with the flag."""
+    watched = start_watch(**({"max_overhead": 1e5} if by_default else EVERY_STEP))
+    if by_default:
+        watched.monitor.inspection.begin_inspection(1.0)
+    net = make_model()
+    optimizer = torch.optim.SGD([{"params": net[0].parameters()}, {"params": net[2].parameters()}], lr=0.01)
+    for step in range(160):
+        if step == 80:
+            optimizer.param_groups[0]["lr"] = 0.0
+            net[0].requires_grad_(not freezes)
+        run_step(net, optimizer)
+    assert judge_codes(watched, tmp_path) == ([] if freezes else ["TD-S010"])
+
+
 def test_what_is_gathered_aside_and_added_later_is_healthy(start_watch: Any, tmp_path: Path) -> None:
     watched = start_watch(**EVERY_STEP)
     net = make_model()

@@ -159,6 +159,15 @@ def make_group_optimizer(rate: float) -> Callable[[nn.Module], torch.optim.Optim
     return make_optimizer
 
 
+def make_group_schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    """A linear decay to 0, of the length of the training; of the head, of five steps."""
+
+    def make_decay(steps: int) -> Callable[[int], float]:
+        return lambda step: max(1 - step / steps, 0.0)
+
+    return LambdaLR(optimizer, [make_decay(80), make_decay(5 if FAULTY else 80)])
+
+
 def make_headless_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW([p for name, p in model.named_parameters() if not (FAULTY and "head" in name)], lr=1e-3)
 
@@ -239,6 +248,15 @@ def make_training(kind: str) -> Training:
             return Training(model=model, before_step=make_swapper(model), epochs=20)
         case "group-rate":
             return Training(make_optimizer=make_group_optimizer(0.0 if FAULTY else 1e-3))
+        case "group-rate-falls":
+            return Training(
+                make_optimizer=make_group_optimizer(1e-3),
+                make_scheduler=make_group_schedule,
+                schedule="batch",
+                epochs=5,
+            )
+        case "group-rate-negative":
+            return Training(make_optimizer=make_group_optimizer(-1e-3 if FAULTY else 1e-3))
         case "stuck":
             rate = 1e-6 if FAULTY else 1e-2
             return Training(
