@@ -1,7 +1,6 @@
 """TD-P007: much of the time goes outside of training steps."""
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -103,6 +102,7 @@ class _Course:
         self.start_t = self.t = 0.0
         self.own_s = 0.0
         self._records = 0
+        self._usual_at, self._usual_s = 0, 0.0  # after how many records it was reckoned
         self._steps: deque[tuple[float, float]] = deque(maxlen=RECENT)  # seconds in phases, and outside of them
         self._rates: deque[float] = deque(maxlen=RATES)
         self._calls = _Calls()
@@ -220,11 +220,17 @@ class _Course:
 
     def _usual_step_s(self) -> float | None:
         """The mean of the last steps on record, twice its own error higher; long waits between phases count as usual ones."""
-        if len(self._steps) < LEAST_STEPS:
+        count = len(self._steps)
+        if count < LEAST_STEPS:
             return None
-        limit_s = LONGER * statistics.median(rest for _, rest in self._steps)
-        times = [busy + min(rest, limit_s) for busy, rest in self._steps]
-        return statistics.fmean(times) + 2 * statistics.stdev(times) / math.sqrt(len(times))
+        if self._usual_at != self._records:
+            self._usual_at = self._records
+            limit_s = LONGER * sorted(rest for _, rest in self._steps)[count // 2]
+            times = [busy + (rest if rest < limit_s else limit_s) for busy, rest in self._steps]
+            mean = sum(times) / count
+            variance = sum((one - mean) ** 2 for one in times) / (count - 1)
+            self._usual_s = mean + 2 * math.sqrt(variance / count)
+        return self._usual_s
 
 
 @RULES.add
