@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tdbg.core.events import Cost, Event, Finding, Observation, Step
+from tdbg.core.events import Cost, Event, Finding, Observation, Start, Step
 from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved, LoadFailed, SaveFailed
 from tdbg.core.observations.compilation import CompileTime
 from tdbg.core.rule_base import Needs
@@ -50,6 +50,7 @@ class _Gap:
     record: Step | None
     calls: list[tuple[float, float]]  # (begin, end) of the evaluation calls on record in it
     unseen_calls: bool = False  # more calls were counted than are on record
+    is_synced: bool = False  # an accelerator had no more than a step of work left when it began
 
     @property
     def seconds(self) -> float:
@@ -98,10 +99,12 @@ class _Course:
 
     def __init__(self) -> None:
         self.losses = {owner: _Loss() for owner in (CHECKPOINTS, EVALUATION, COMPILING, PAUSES)}
+        self.on_device = False
         self.step = 0
         self.start_t = self.t = 0.0
         self.own_s = 0.0
         self._records = 0
+        self._last_record = self._in_a_row = 0  # a step on record has waited for the one on record before it
         self._usual_at, self._usual_s = 0, 0.0  # after how many records it was reckoned
         self._steps: deque[tuple[float, float]] = deque(maxlen=RECENT)  # seconds in phases, and outside of them
         self._rates: deque[float] = deque(maxlen=RATES)
@@ -126,6 +129,8 @@ class _Course:
         busy_s = min(_sum_phases(event, with_loader=gap is None or not gap.is_evaluated), step_s)
         self._steps.append((busy_s, step_s - busy_s))
         self._records += 1
+        self._in_a_row = self._in_a_row + 1 if event.step == self._last_record + 1 else 1
+        self._last_record = event.step
         self._settle_gaps(event.t)
 
     def add_cost(self, event: Cost) -> None:
@@ -153,10 +158,11 @@ class _Course:
         if step <= self.step:
             for gap in self._open:  # a record may come after the cost event of its step
                 if record is not None and gap.until == step and gap.record is None:
-                    gap.record = record
+                    gap.record, gap.is_synced = record, self._is_synced(gap)
             return None
         calls = [one for one in self._calls.spans if one[1] > self.t]
         gap = _Gap(self.step, step, self.t, max(t, self.t), record, calls, self._has_unseen_calls)
+        gap.is_synced = record is not None and self._is_synced(gap)
         self.step, self.t, self._calls, self._has_unseen_calls = step, gap.end, _Calls(), False
         is_owned = gap.is_evaluated or self._spans_until > gap.begin
         if gap.seconds >= PAUSE_S or is_owned:
@@ -164,6 +170,9 @@ class _Course:
         if gap.until - gap.after > 1 and not is_owned:
             self._rates.append(gap.seconds / (gap.until - gap.after))
         return gap
+
+    def _is_synced(self, gap: _Gap) -> bool:
+        return gap.until - gap.after == 1 and self._last_record == gap.after and self._in_a_row >= 2
 
     def _settle_gaps(self, now: float) -> None:
         """Settle the gaps of which nothing more can become known."""
@@ -195,6 +204,8 @@ class _Course:
             if owned_s >= OWNED_S:
                 self.losses[owner].add_gap(owned_s, gap.after)
                 lost_s -= owned_s
+        if self.on_device and not gap.is_synced:  # the host may be far ahead, and wait for the device in any step
+            lost_s = min(lost_s, gap.calls[-1][1] - gap.calls[0][0]) if gap.calls else 0.0
         pause_s = _find_pause(gap, lost_s, spans)
         if lost_s - pause_s >= OWNED_S and gap.is_evaluated:
             self.losses[EVALUATION].add_gap(lost_s - pause_s, gap.after)
@@ -243,7 +254,8 @@ class TimeOutsideSteps(Rule):
     called without gradients), to compiling (torch.compile's own times) and to pauses: gaps of a second and
     more of which nothing on record names the owner. Steps without a record are no pause: they count with the
     mean of those on record. Waiting for batches is TD-P002, not this. Under torch.profiler pauses are left out,
-    as writing a trace makes some, and tdbg's own time is taken off them.
+    as writing a trace makes some, and tdbg's own time is taken off them. With an accelerator a pause counts
+    only after steps that are all on record: else the host may just wait for work that it queued before.
 
     Why it matters: A job whose accelerator rests for half of its time while a checkpoint is written looks
     healthy in every curve.
@@ -264,7 +276,7 @@ class TimeOutsideSteps(Rule):
     code = "TD-P007"
     title = "much of the time goes outside of training steps"
     severity = "info"
-    listens = (Step, Cost, Observation)
+    listens = (Start, Step, Cost, Observation)
     observes = (*SAVES, CompileTime)
     needs = Needs(events=(Step,))
 
@@ -275,7 +287,9 @@ class TimeOutsideSteps(Rule):
         course = self._courses.get(process.label)
         if course is None:
             course = self._courses[process.label] = _Course()
-        if isinstance(event, Step):
+        if isinstance(event, Start):
+            course.on_device = event.device.get("type", "cpu") != "cpu"
+        elif isinstance(event, Step):
             course.add_step(event)
         elif isinstance(event, Cost):
             course.add_cost(event)

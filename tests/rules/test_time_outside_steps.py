@@ -204,3 +204,27 @@ def test_under_the_profiler_nothing_is_called_a_pause(one_rank: tuple[Stream, st
     run.emit_events(name, Observation(t=START, probe="profiler", part="WINDOW", step=1, values={}))
     Run(lose={step: [("pauses", 9.0)] for step in range(100, 800, 70)}).write(run, name)
     assert find_time(run) is None
+
+
+@pytest.mark.parametrize("sampling", [name for name in SAMPLINGS if name != "every step"])
+@pytest.mark.parametrize("read_every", [20, 50, 64])
+def test_a_host_that_waits_for_its_device_has_no_pause(
+    make_stream: Callable[..., Stream], sampling: str, read_every: int
+) -> None:
+    """It queues steps in 5 ms each that take 100 ms, and waits for them where the program reads the loss."""
+    run = make_stream()
+    name = run.begin_rank(device={"type": "cuda"})
+    lose = {step: [("pauses", 0.095 * read_every)] for step in range(read_every, 800, read_every)}
+    Run(step_s=0.005, lose=lose, recorded=SAMPLINGS[sampling]).write(run, name)
+    assert find_time(run) is None
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_on_a_device_the_owner_is_named_where_every_step_is_on_record(
+    make_stream: Callable[..., Stream], owner: str
+) -> None:
+    run = make_stream()
+    name = run.begin_rank(device={"type": "cuda"})
+    Run(lose={step: [(owner, 9.0)] for step in range(100, 800, 70)}).write(run, name)
+    finding = find_time(run)
+    assert finding is not None and set(read_seconds(finding)) == {owner}
