@@ -303,23 +303,29 @@ class TimeOutsideSteps(Rule):
         return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
+        found = self._find_losses(view.list_rank_processes()) or self._find_losses(view.list_side_processes())
+        if not found:
+            return ()
+        # A rank that waits while another one saves has a pause: the one that knows best what it did is told.
+        _, process, course = min(found, key=lambda one: (one[0], one[1].rank or 0))
+        others = [one.rank for _, one, _ in found if one is not process and one.rank is not None]
+        return (self._make_time_finding(process, course, others),)
+
+    def _find_losses(self, processes: Iterable[ProcessView]) -> list[tuple[float, ProcessView, _Course]]:
+        """Those that lost so much time, each with the seconds of its pauses."""
         found: list[tuple[float, ProcessView, _Course]] = []
-        for process in view.list_rank_processes():
+        for process in processes:
             course = self._courses.get(process.process.label)
             if course is None:
                 continue
             course.settle_all()
             pauses = course.losses[PAUSES]
-            pauses.seconds = max(pauses.seconds - course.own_s, 0.0) if "profiler" not in process.probes else 0.0
+            pauses_s = 0.0 if "profiler" in process.probes else max(pauses.seconds - course.own_s, 0.0)
+            pauses.seconds, course.own_s = pauses_s, 0.0
             lost_s = sum(loss.seconds for loss in course.losses.values())
             if lost_s >= max(LEAST_S, SHARE * (course.t - course.start_t)):
-                found.append((pauses.seconds, process, course))
-        if not found:
-            return ()
-        # A rank that waits while another one saves has a pause: the one that knows best what it did is told.
-        _, process, course = min(found, key=lambda one: (one[0], one[1].rank or 0))
-        others = [one.rank or 0 for _, one, _ in found if one is not process]
-        return (self._make_time_finding(process, course, others),)
+                found.append((pauses_s, process, course))
+        return found
 
     def _make_time_finding(self, process: ProcessView, course: _Course, others: list[int]) -> Finding:
         whole_s = course.t - course.start_t
