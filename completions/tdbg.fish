@@ -224,6 +224,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-P004	profile incomplete'
     printf '%s\n' 'TD-P005	torch.compile gave up on a function'
     printf '%s\n' 'TD-P006	graph breaks of torch.compile'
+    printf '%s\n' 'TD-P007	much of the time goes outside of training steps'
     printf '%s\n' 'TD-R001	ranks stopped at different steps'
     printf '%s\n' 'TD-R002	a rank exited with an error code or was killed by a signal'
     printf '%s\n' 'TD-R003	exception'

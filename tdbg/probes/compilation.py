@@ -1,27 +1,35 @@
-"""What torch.compile has given up: counters that the compiler keeps anyway."""
+"""What torch.compile has given up, and how long it compiled: what the compiler keeps anyway."""
 
 import time
 from typing import TYPE_CHECKING
 
 from tdbg.core.events import Step
-from tdbg.core.observations.compilation import CompilerGaveUp, GraphBreaks
+from tdbg.core.observations.compilation import CompilerGaveUp, CompileTime, GraphBreaks
 from tdbg.probes import PROBES, Probe
-from tdbg.runtime.torch_compat import compiler_count, compiler_failures, graph_breaks, is_dynamo_loaded
+from tdbg.runtime.torch_compat import (
+    compiler_count,
+    compiler_failures,
+    graph_breaks,
+    is_dynamo_loaded,
+    list_compilations,
+)
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
 
 PAUSE_S = 5.0  # from look to look
 MAX_NAMED = 8
+LEAST_S = 0.5  # of compiling since the last line that tells of it
 MAX_REASON = 160  # characters
 
 
 @PROBES.add
 class Compilation(Probe):
-    """Functions at torch.compile's recompile limit, functions that it could not compile, and graph breaks.
+    """Functions at torch.compile's recompile limit, functions that it could not compile, graph breaks, and compile times.
 
     Reads:  Dynamo's own counters and its list of the last 64 compilations, at most every 5 seconds and at the end.
-    Emits:  `CompilerGaveUp` and `GraphBreaks`, when there is more of them than before.
+    Emits:  `CompilerGaveUp` and `GraphBreaks`, when there is more of them than before; `CompileTime` after half a second
+            of compiling.
     Cost:   nothing where nothing is compiled; about 20 us a look.
     Limits: a break is counted when its graph is compiled, not at each call. What a program clears with
             `torch._dynamo.reset()` or reads in another process is not seen.
@@ -29,12 +37,14 @@ class Compilation(Probe):
 
     name = "compilation"
     levels = ("basic", "advanced", "extreme")
-    observations = (CompilerGaveUp, GraphBreaks)
+    observations = (CompilerGaveUp, GraphBreaks, CompileTime)
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._due = 0.0
         self._gave_up = self._broken = 0  # as many as were told of
+        self._compiled = CompileTime()
+        self._last_t = 0.0  # when the last compilation that was told of began
 
     def record_written(self, record: Step) -> None:
         now = time.perf_counter()
@@ -71,7 +81,24 @@ class Compilation(Probe):
                 GraphBreaks(breaks=count, graphs=graphs, reasons=[_shorten_reason(why) for why in reasons[:MAX_NAMED]])
             )
 
+        self._tell_times()
+
+    def _tell_times(self) -> None:
+        new = [one for one in list_compilations() if one[0] > self._last_t]
+        took_s = sum(seconds for _, seconds in new)
+        if took_s < LEAST_S:
+            return
+        self._last_t = new[-1][0]
+        self._compiled = CompileTime(
+            seconds=round(self._compiled.seconds + took_s, 3),
+            count=self._compiled.count + len(new),
+            began=[round(began, 3) for began, _ in new],
+            took_s=[round(seconds, 3) for _, seconds in new],
+        )
+        self.emit(self._compiled)
+
     def forked(self) -> None:
+        self._compiled = CompileTime()
         self._gave_up = self._broken = 0
 
 

@@ -443,6 +443,16 @@ def compiler_failures() -> list[CompilerFailure]:
     return found
 
 
+def list_compilations() -> list[tuple[float, float]]:
+    """When each of the last 64 compilations began (time.time), and how many seconds it took; oldest first."""
+    read = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", None)
+    timed = [
+        (getattr(one, "start_time_us", None), getattr(one, "duration_us", None))
+        for one in (list(read()) if read is not None else ())
+    ]
+    return sorted((began / 1e6, took / 1e6) for began, took in timed if began and took)
+
+
 def _frame_of(metrics: Any) -> str:
     """What is the same for all compilations of a function: the first half of ``3/1``."""
     return str(getattr(metrics, "compile_id", None) or getattr(metrics, "frame_key", "")).partition("/")[0]

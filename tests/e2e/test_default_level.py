@@ -18,6 +18,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "blocked": ("TD-G003", "body.0.weight"),
     "leak": ("TD-M001", "host memory grew"),
     "starved": ("TD-P002", "waiting for batches of Slow (training)"),
+    "time-lost": ("TD-P007", "of the time went outside of training steps: checkpoints "),
     "spike": ("TD-S001", "at step 35"),
     "zero-rate": ("TD-S002", "since step 21"),
     "schedule-first": ("TD-S003", "StepLR steps before the optimizer"),

@@ -70,7 +70,7 @@ def test_healthy_lines(one_rank):
     assert run.judge_stream().format_summary() == [
         "verdict: no problem found in what was watched; 1 rank, 2 steps, loss 2.25; exit 0",
         "watched (--level basic): 2 of 2 steps on record, gradients read in 0 steps, no evaluation on record;"
-        f" 25 of {len(list(RULES))} checks active",
+        f" 26 of {len(list(RULES))} checks active",
         "not watched: batches and their loader, initial weights, checkpoints and 8 more (--level advanced);"
         " updates by parameter, the order of calls, calls of wandb and 2 more (--level extreme);"
         f" arguments of loss functions (-f LOSS); more: `tdbg report {run.run.path} --all`",

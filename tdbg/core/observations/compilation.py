@@ -47,3 +47,20 @@ class GraphBreaks(Observed):
     def text(self) -> str:
         """How many, and why."""
         return f"{format_count(self.breaks, 'graph break')}, {format_count(self.graphs, 'graph')}: {'; '.join(self.reasons[:3])}"
+
+
+class CompileTime(Observed):
+    """When torch.compile compiled, and for how long: what is new since the line before."""
+
+    PROBE = "compilation"
+    PART = "TIME"
+    EVIDENCE = Evidence.LOCATED
+
+    seconds: float = doc("seconds of all compilations so far", 0.0)
+    count: int = doc("number of compilations so far, forward and backward counted apart", 0)
+    began: list[float] = doc("when the new ones began, in seconds since 1970, oldest first, at most 64", factory=list)
+    took_s: list[float] = doc("how many seconds each of these took", factory=list)
+
+    def text(self) -> str:
+        """How many, and how long."""
+        return f"{format_count(self.count, 'compilation')}, {self.seconds:.3g} s"

@@ -189,6 +189,27 @@ def raise_rate(step: int, optimizer: torch.optim.Optimizer) -> None:
         group["lr"] = 1.0 if FAULTY and step >= 35 else 1e-3
 
 
+class SlowToSave:
+    """Takes its time to be saved, as gigabytes do."""
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        time.sleep(5.0)
+        return str, ("slow",)
+
+
+def make_saver() -> Callable[[int, torch.optim.Optimizer], None]:
+    """Saves and waits every 20 steps; the healthy twin saves what is small, and goes on."""
+    folder = Path(tempfile.mkdtemp())
+
+    def save_and_wait(step: int, optimizer: torch.optim.Optimizer) -> None:
+        if step % 20 == 15:
+            extra = {"slow": SlowToSave()} if FAULTY else {}
+            torch.save({"step": step, "optimizer": optimizer.state_dict(), **extra}, folder / "a")
+            time.sleep(2.0 if FAULTY else 0.0)
+
+    return save_and_wait
+
+
 def make_keeper() -> Callable[[Tensor], object]:
     kept: list[object] = []
     ballast = torch.ones(250_000, requires_grad=True)
@@ -257,6 +278,8 @@ def make_training(kind: str) -> Training:
             )
         case "group-rate-negative":
             return Training(make_optimizer=make_group_optimizer(-1e-3 if FAULTY else 1e-3))
+        case "time-lost":
+            return Training(before_step=make_saver(), epochs=4)
         case "stuck":
             rate = 1e-6 if FAULTY else 1e-2
             return Training(
