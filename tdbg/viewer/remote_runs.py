@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_messages
 from tdbg.core.rundir import STATE_FILE, RunDir, write_json
@@ -87,6 +89,13 @@ class RemoteLibrary(RunLibrary):
         """The URL of the run: its pages are not copied."""
         self.open_run(name)
         return str(self.url if self._is_single else self.url / name)
+
+    def restore_paths(self, answer: bytes) -> bytes:
+        """JSON with the URLs of runs instead of the paths of their temporary copies."""
+        url = str(self.url).removesuffix(f"/{self.url.name}") if self._is_single else str(self.url)
+        for copies in (str(self.folder.resolve()), str(self.folder)):
+            answer = answer.replace(_encode_text(copies), _encode_text(url.rstrip("/")))
+        return answer
 
     def close(self) -> None:
         """Remove the copies."""
@@ -201,6 +210,11 @@ def _is_plain(path: str) -> bool:
     if len(parts) > MAX_DEPTH or "\0" in path or "\\" in path:
         return False
     return all(part and not part.startswith(".") and len(os.fsencode(part)) < 200 for part in parts)
+
+
+def _encode_text(text: str) -> bytes:
+    """As it stands inside of a JSON text."""
+    return msgspec.json.encode(text)[1:-1]
 
 
 def _is_page(path: str) -> bool:

@@ -65,6 +65,10 @@ class RunLibrary:
         """Where the captured tensors of a run are: its folder, or a URL."""
         return str(self.open_run(name).path)
 
+    def restore_paths(self, answer: bytes) -> bytes:
+        """JSON with the URLs of runs instead of the paths of their temporary copies; runs on this machine have none."""
+        return answer
+
     def close(self) -> None:
         """Remove temporary copies; runs on this machine have none."""
 

@@ -84,7 +84,9 @@ def _make_endpoint(served: Served, one: Route) -> Callable[[Request], Any]:
         if one.streams:
             return await _start_stream(one.handler(served, **given))
         found = await run_in_threadpool(one.handler, served, **given)
-        return _send_file(found) if isinstance(found, Download) else _send_json(found)
+        if isinstance(found, Download):
+            return _send_file(found)
+        return _send_json(found, served.runs.restore_paths)
 
     return _guard_endpoint(answer)
 
@@ -135,8 +137,8 @@ async def _read_body(request: Request) -> bytes:
     return bytes(found)
 
 
-def _send_json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def _send_json(value: object, change: Callable[[bytes], bytes] = bytes) -> Response:
+    return Response(change(msgspec.json.encode(value)), media_type="application/json")
 
 
 def _send_file(found: Download) -> Response:
