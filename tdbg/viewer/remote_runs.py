@@ -23,6 +23,8 @@ from tdbg.viewer.run_library import RunLibrary, UnknownRunError
 LIST_EVERY_S = 10.0
 MAX_FILE_BYTES = 256 << 20  # larger ones are left out, and named
 MAX_RUN_BYTES = 2 << 30
+MAX_COPIES_BYTES = 8 << 30  # of all runs; then the copies that were opened longest ago are removed
+IN_USE_S = 60.0  # so long after it was opened a copy stays
 MAX_DEPTH = 8
 MAX_NAMED = 4
 Version = tuple[int, float | None]  # bytes of a file, and when it was written
@@ -33,8 +35,8 @@ OF_RANK = re.compile(r"rank\d{4,}")
 class RemoteLibrary(RunLibrary):
     """The runs at a URL, which is that of one run or of a folder of runs. Usable until `close`.
 
-    A run is copied without its pages when it is first opened; files that have changed are copied again. Raises
-    TdbgError for a store that cannot be reached or that holds no run.
+    A run is copied without its pages when it is first opened; files that have changed are copied again. Copies of more
+    than `MAX_COPIES_BYTES` are removed, but for those in use, and made again when they are opened. Raises TdbgError for a store that cannot be reached or that holds no run.
     """
 
     def __init__(self, url: Url) -> None:
@@ -50,6 +52,7 @@ class RemoteLibrary(RunLibrary):
         self._listed_t = float("-inf")
         self._copied: dict[str, dict[str, Version]] = {}
         self._copied_t: dict[str, float] = {}
+        self._opened_t: dict[str, float] = {}
         self._is_single = self._is_loss_reported = False
         self._failed: set[str] = set()  # runs of which it was said
         self._refresh_list()
@@ -78,6 +81,8 @@ class RemoteLibrary(RunLibrary):
             if self._copied_t.get(name, float("-inf")) < listed_t:
                 self._copy_run(name, files)
                 self._copied_t[name] = listed_t
+            self._opened_t[name] = time.monotonic()
+        self._remove_old_copies()
         return RunDir(self.folder / name)
 
     @property
@@ -166,6 +171,32 @@ class RemoteLibrary(RunLibrary):
             more = f" and {len(left_out) - MAX_NAMED} more" if len(left_out) > MAX_NAMED else ""
             print_messages(f"{safe(name)}: too large to copy, left out: {', '.join(left_out[:MAX_NAMED])}{more}")
         self._copy_files(name, chosen)
+
+    def _remove_old_copies(self) -> None:
+        """Keep within `MAX_COPIES_BYTES`. What the list of runs shows stays."""
+        sizes = {
+            name: sum(version[0] for version in list(files.values())) for name, files in list(self._copied.items())
+        }
+        excess = sum(sizes.values()) - MAX_COPIES_BYTES
+        for name, opened_t in sorted(self._opened_t.copy().items(), key=lambda row: row[1]):
+            if excess <= 0 or time.monotonic() - opened_t < IN_USE_S:
+                return
+            turn = self._copy_turns[name]
+            if not turn.acquire(blocking=False):
+                continue  # it is being opened
+            try:
+                self._remove_copy(name)
+            finally:
+                turn.release()
+            excess -= sizes.get(name, 0)
+
+    def _remove_copy(self, name: str) -> None:
+        self._opened_t.pop(name, None)
+        self._copied_t.pop(name, None)
+        known = self._copied[name]
+        for path in [path for path in known if path not in (STATE_FILE, REPORT_FILE)]:
+            del known[path]
+            (self.folder / name / path).unlink(missing_ok=True)
 
     def _ask_size(self, name: str, path: str) -> int:
         """Bytes of a file whose size the listing does not give (http)."""

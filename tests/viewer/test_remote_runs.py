@@ -130,6 +130,27 @@ def test_what_has_grown_is_copied_again(
     assert run.path.exists()
 
 
+def test_copies_that_are_not_in_use_are_removed_and_made_again(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "other"):
+        put_folder(runs_folder / NAMES[0], f"{URL}/{name}")
+    library = make_library()
+    client = Client(library)
+    first = client.ask("/runs/one/report")
+    held = {path for path in library.folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr(remote_runs, "MAX_COPIES_BYTES", 10)
+    client.ask("/runs/other/report")
+    assert held < {path for path in library.folder.rglob("*") if path.is_file()}, "it may still be read"
+    monkeypatch.setattr(remote_runs, "IN_USE_S", 0.0)
+    client.ask("/runs/other/report")
+    left = {path.relative_to(library.folder / "one").as_posix() for path in (library.folder / "one").rglob("*.*")}
+    assert left <= {"run.json", "report.json"}
+    assert {row["name"] for row in client.ask("/runs")["runs"]} == {"one", "other"}
+    monkeypatch.setattr(remote_runs, "IN_USE_S", 60.0)
+    assert client.ask("/runs/one/report") == first
+
+
 def test_uploaded_pages_alone_are_shown(runs_folder: Path, store: type[Counted], make_library: MakeLibrary) -> None:
     name = next(one for one in NAMES if list((runs_folder / one).rglob("*.safetensors")))
     Upload(runs_folder / name, f"{URL}/{name}").upload_new_files(last=True)
