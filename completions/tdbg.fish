@@ -244,7 +244,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-S007	weights do not change'
     printf '%s\n' 'TD-S008	learning rate above 1 with Adam'
     printf '%s\n' 'TD-S009	early stopping does not follow its metric'
-    printf '%s\n' 'TD-S010	one parameter group with a learning rate of zero'
+    printf '%s\n' 'TD-S010	parameter groups with a learning rate of zero'
     printf '%s\n' 'TD-S011	optimizer that updates nothing of the model'
     printf '%s\n' 'TD-S012	loss stays at chance level'
 end

@@ -201,7 +201,7 @@ def _takes_over(run: RunDir, restart: int) -> bool:
         os.close(run_files.open_file(run.path / f".leader-{restart}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except OSError:
         return False
-    run.update_info(restart=restart, end=None, exit=None, stopped=None, stops_t=None, supervisor=describe_process())
+    run.update_info(restart=restart, end=None, exit=None, stopped=None, stop_times=None, supervisor=describe_process())
     return True
 
 

@@ -33,7 +33,7 @@ from tdbg.rules.silence import explain_silence
 from tdbg.rules.verdict import Verdict
 
 GIT_PATIENCE_S = 10.0
-STOP_EVERY_S = 60.0  # requests to stop that follow each other within this time count as one
+MIN_STOP_INTERVAL_S = 60.0  # a request to stop that comes sooner after the last recorded one is not recorded
 CAPTURED_STEPS = 20  # after a finding that --capture-on waits for
 GIT_PATIENCE_BEFORE_EXEC_S = 1.0
 
@@ -178,7 +178,7 @@ class Supervision:
     leads: bool  # this agent made the run directory; those that joined it say nothing but errors
     stopped: bool = False
     _stop_note: threading.Thread | None = None
-    _stops_t: list[float] = field(default_factory=list)  # when the command was told to stop
+    _stop_times: list[float] = field(default_factory=list)  # when the command was told to stop
     serve: int | None = None  # the port of the viewer
 
     def carry_out(self, words: Sequence[str], env: Mapping[str, str]) -> int:
@@ -302,19 +302,22 @@ class Supervision:
         child.stop_gracefully()
 
     def _note_stop(self, stop_t: float) -> None:
-        """From a thread: signals are passed on whatever the disk does. Of several within a minute, the first."""
-        if self._stops_t and stop_t < self._stops_t[-1] + STOP_EVERY_S:
+        """Record when the command was told to stop, at most one request a minute.
+
+        A thread writes it, so that a slow disk does not delay the forwarding of signals.
+        """
+        if self._stop_times and stop_t < self._stop_times[-1] + MIN_STOP_INTERVAL_S:
             return
 
         def write_time() -> None:
             with guarded("the run ends without it", lambda error: None):
-                _update_run_info(self.run, stops_t=times)
+                _update_run_info(self.run, stop_times=times)
 
-        self._stops_t.append(stop_t)
-        times = list(self._stops_t)
+        self._stop_times.append(stop_t)
+        times = list(self._stop_times)
         note = threading.Thread(target=write_time, name="tdbg-stop-note", daemon=True)
         note.start()
-        self._stop_note = note  # once it can be waited for
+        self._stop_note = note  # after start(): only a started thread can be joined
 
     def _note_git(self) -> None:
         state = provenance.git_state(GIT_PATIENCE_S)

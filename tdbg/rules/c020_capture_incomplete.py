@@ -159,8 +159,9 @@ class CaptureIncomplete(KindsRule):
             rank=process.rank,
             phase="capture",
             evidence=kept,
-            cause="the number of samples is unknown: dimension 0 of the model's arguments is not that of the batch",
-            try_next="capture the batch (`--capture batch`): its samples are those of the DataLoader",
+            cause="the number of samples is unknown: the model's arguments have no tensor, or the first one does not "
+            "have one row per sample",
+            try_next="leave out `--capture-samples`, or pass the model a batch-first tensor as its first argument",
         )
 
     def _make_without_batch_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:

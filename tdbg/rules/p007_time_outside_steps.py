@@ -23,7 +23,7 @@ LONGER = 3.0  # times a usual step
 RECENT = 64  # steps on record that say how long a step usually takes
 LEAST_STEPS = 3
 SURE_STEPS = 10
-UNSURE = 1.5  # times the usual step, where no stretch of steps without a record has shown how long these take
+UNSURE = 1.5  # times the usual step, while fewer than LEAST_RATES stretches have shown how long unrecorded steps take
 RATES, LEAST_RATES = 32, 4  # of stretches of steps that have no record
 MAX_OPEN = 256  # gaps that wait for what is written later
 LATE_S = 10.0  # the compiler's list is read every 5 s
@@ -246,31 +246,31 @@ class _Course:
 
 @RULES.add
 class TimeOutsideSteps(Rule):
-    """Says where the time of a run went when a large part of it went outside of training steps.
+    """Shows where the time went in a run that spent much of it outside of training steps.
 
-    What it does: It takes the moments at which the number of steps is on record and looks for time between
-    them that the steps did not take. Of that it says how many seconds, and what share of the time from the
-    first to the last step, went to checkpoints (saved and loaded), to evaluation (gaps in which the model was
-    called without gradients), to compiling (torch.compile's own times) and to pauses: gaps of a second and
-    more of which nothing on record names the owner. Steps without a record are no pause: they count with the
-    mean of those on record. Waiting for batches is TD-P002, not this. Under torch.profiler pauses are left out,
-    as writing a trace makes some, and tdbg's own time is taken off them. With an accelerator a pause counts
-    only after steps that are all on record: else the host may just wait for work that it queued before.
+    What it does: Adds up the time that training steps do not explain, and splits it into checkpoints (saving
+    and loading), evaluation (the model is called without gradients), compiling (torch.compile, also during a
+    step) and pauses (gaps of a second or more without a known cause). Each is given in seconds and as a share
+    of the time from the first to the last step. A step without a record counts as a usual step, not as a pause.
+    Waiting for batches is reported by TD-P002 instead. tdbg's own time is subtracted from the pauses. Under
+    torch.profiler no pauses are reported, because writing a trace causes some. On an accelerator a pause counts
+    only between steps that are all on record: elsewhere the host may just be waiting for queued work.
 
-    Why it matters: A job whose accelerator rests for half of its time while a checkpoint is written looks
+    Why it matters: A job whose accelerator is idle half of the time, while checkpoints are written, looks
     healthy in every curve.
 
     Example:
         TD-P007 info: 46% of the time went outside of training steps: checkpoints 412 s (31%), evaluation 150 s
         (11%), pauses 54 s (4%), rank 0
-          pauses: 9 pauses that nothing on record explains, 54 s, the longest 12 s after step 4000
+          pauses: 9 without a known cause, 54 s, the longest 12 s after step 4000
 
-    What to do: Begin with the owner that is named first. Save less often or in the background; evaluate on
-    fewer batches; find out why functions are compiled again (`TORCH_LOGS=recompiles`). During a pause
-    `tdbg stacks RUN` shows the line that the program is at. A note and no fault: much evaluation may be wanted.
+    What to do: Start with the part that is named first. Save less often or in the background; evaluate on fewer
+    batches; find out why functions are recompiled (`TORCH_LOGS=recompiles`). During a pause, `tdbg stacks RUN`
+    shows the line that the program is at. This is a note, not a fault: much evaluation may be intended.
 
-    Thresholds: 30 % of the time from the first to the last step, and 20 s. A pause is a second or more, three
-    times as long as a usual step, and a quarter of the time between two marks.
+    Thresholds: 30 % of the time from the first to the last step, and 20 s. A gap between two steps counts if
+    the steps do not explain a quarter of it or more. A pause is 1 s or longer; between two successive steps, if
+    nothing else is known of the gap, the gap is also at least 3 times as long as a usual step.
     """
 
     code = "TD-P007"
@@ -346,7 +346,7 @@ class TimeOutsideSteps(Rule):
             first_step=first,
             rank=process.rank,
             evidence=told,
-            cause=f"{owners[0]} took most of that time" if len(owners) > 1 else "",
+            cause=f"the largest part is {owners[0]}" if len(owners) > 1 else "",
             try_next=ADVICE[owners[0]],
         )
 
@@ -390,5 +390,5 @@ def _format_time(seconds: float) -> str:
 def _describe_loss(owner: str, loss: _Loss) -> str:
     where = f"{_format_time(loss.seconds)}, the longest {_format_time(loss.longest_s)} after step {loss.longest_after}"
     if owner == PAUSES:
-        return f"pauses: {format_count(loss.count, 'pause')} that nothing on record explains, {where}"
+        return f"pauses: {loss.count} without a known cause, {where}"
     return f"{owner}: in {format_count(loss.count, 'gap')} between steps, {where}"

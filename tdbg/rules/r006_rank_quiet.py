@@ -183,7 +183,7 @@ class RankQuiet(Rule):
     )  # whoever ends a job that hangs, and the timeout of a collective
     listens = (Start, Observation)
     observes = (QuietRank, RankResumed, HungRank, HungRankResumed)
-    needs = Needs(observations=(HungRank,), ranks=2)  # which tells QuietRank as well
+    needs = Needs(observations=(HungRank,), ranks=2)  # the probe `hang` also emits QuietRank
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
@@ -339,7 +339,7 @@ class RankQuiet(Rule):
 
 
 def _has_ended_well(view: View, found: ProcessView, episode: _Episode) -> bool:
-    """True if a wait for other ranks must have ended: the rank has come to its end, and the command to exit code 0."""
+    """True if a wait for other ranks must be over: the rank ended normally, and the command with exit code 0."""
     is_wait = episode.seen.state != "elsewhere"
     return is_wait and view.exit_code == 0 and view.describe_ending(found) == "ended"
 

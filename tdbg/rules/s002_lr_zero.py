@@ -33,9 +33,9 @@ class _State:
 class LearningRateZero(PerProcessRule[_State]):
     """Says when steps are taken with a learning rate of zero in every group, or with a negative one.
 
-    What it does: Speaks at the 20th step in a row whose rates are all zero, or at once for a negative rate in any
-    group; that group is named, with its parameters where they are on record (the flag OPTIMIZER, or the opening
-    inspection). Of a rate of zero in one group, while another group learns, TD-S010 speaks.
+    What it does: Reports at the 20th step in a row whose rates are all zero, or at once when the rate of any
+    group is negative. It names that group, and its parameters if they are on record (flag OPTIMIZER, or the
+    opening inspection). A rate of zero in one group while another group learns is reported by TD-S010.
 
     Why it matters: Nothing is learned, and nothing fails: a scheduler that ran out before the training did, or
     one that starts at zero and is stepped once an epoch, wastes whole epochs in silence. A negative rate climbs

@@ -28,7 +28,7 @@ class _Course:
     since: int = 0  # first step on record of the zeros that last until now; 0: it has a rate
     after: int = 0  # the last step on record with a rate
     until: int = 0  # last step on record at which the rate was 0 and another group had one
-    records: int = 0  # of such steps, in these zeros
+    records: int = 0  # number of such steps since ``since``
 
     @property
     def zero_steps(self) -> int:
@@ -48,34 +48,35 @@ class _State:
 
 @RULES.add
 class GroupRateZero(ObservingRule[_State]):
-    """Says when parameter groups do not learn because their learning rate is zero, while other groups learn.
+    """Names parameter groups that do not learn because their learning rate is zero, while other groups learn.
 
-    What it does: Follows the rates of all groups in the records of the steps. It speaks at the 40th step of a
-    group whose rate is 0 from the start, if no scheduler has another initial rate for it; and at the end of the
-    run of a group whose rate fell to 0 and stayed there while others had one. The parameters are named with the
-    flag OPTIMIZER, or in the opening inspection; a group of which none wants a gradient does not count. Without
-    them a group that is 0 from the start is not reported, and one whose rate fell is named by its number.
+    What it does: Follows the learning rates of all groups. A group whose rate is 0 from the start is reported
+    at its 40th step, unless a scheduler keeps an initial rate above 0 for it. A group whose rate falls to 0 and
+    stays there while other groups have one is reported at the end of the run. The finding names the parameters
+    of the group if they are on record (flag OPTIMIZER, or the opening inspection); a group without trainable
+    parameters is skipped. If they are not on record, a group that is 0 from the start is not reported, and one
+    whose rate fell is named by its number.
 
     Why it matters: A multiplier of 0 in a configuration, or a rate that was rounded to 0, leaves a layer at its
-    initial values; a schedule that is over too soon for one group leaves it where it was. The loss still falls as
-    far as the other layers can bring it, and nothing fails.
+    initial values; a schedule that ends too early for one group stops the training of its layers. The loss
+    still falls as far as the other layers can bring it, and nothing fails.
 
     Example:
         TD-S010 warning: group 1 of AdamW has had a learning rate of 0 since step 1: head.weight, head.bias,
         rank 0
 
-    What to do: Give the group a rate, and its schedule the length of the run. What is not to be trained should
-    say so: `requires_grad_(False)` saves its share of backward.
+    What to do: Set a learning rate for the group, or make its schedule as long as the run. To freeze layers on
+    purpose, use `requires_grad_(False)`, which also saves their part of backward.
 
-    Thresholds: 40 steps; for a rate that fell also 5 records, a tenth of the run, and a last record in the second
-    half of the run. A group that waits for its turn with a scheduler's initial rate above 0 is not followed.
-    Silent about rates that fell where any group has had its rate back (cyclic schedules, groups that take turns,
-    layers thawed one by one), where groups fall at different steps (layers frozen one by one), and where all
-    groups end at 0.
+    Thresholds: 40 steps at rate 0 while another group has a rate. For a rate that fell also: a tenth of the
+    run, 5 records of such steps, and a last record in the second half of the run. A rate that fell is not
+    reported if any group's rate rises from 0 while another group has one (cyclic schedules, groups that take
+    turns, layers unfrozen one by one), if several groups meet these limits but fell at different steps (layers
+    frozen one by one), or if the other groups reach 0 too soon after it for these limits.
     """
 
     code = "TD-S010"
-    title = "one parameter group with a learning rate of zero"
+    title = "parameter groups with a learning rate of zero"
     severity = "warning"
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
     listens: ClassVar[tuple[type[Event], ...]] = (Observation, Step)

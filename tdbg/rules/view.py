@@ -42,7 +42,7 @@ MAX_NOTES = 50
 MAX_TRIGGERS = 50
 MAX_TRIALS = 20
 MAX_EXITS = 10_000
-LIVED_ON_S = 60.0  # a program that takes steps so long after it was told to stop has caught the signal
+LIVED_ON_S = 60.0  # a program that still takes steps this long after a request to stop has not followed it
 # A rank of another host, whose process table is not ours to see, counts as gone after this silence.
 SILENT_S = 60.0
 
@@ -291,11 +291,11 @@ class View:
 
     @property
     def stop_t(self) -> float:
-        """When the command was told to stop (Ctrl-C, a signal, `--stop-on`, `--then stop`).
+        """When the command was told to stop (Ctrl-C, a signal, `--stop-on`, `--then stop`): the request it followed.
 
-        Infinite if it was not told to, or if the program went on with its steps.
+        Infinite if there was none, or if the program still took steps `LIVED_ON_S` after the last one.
         """
-        kept = self.info.get("stops_t")
+        kept = self.info.get("stop_times")
         times = [float(one) for one in kept if isinstance(one, int | float)] if isinstance(kept, list) else []
         steps = [step for found in self.processes.values() for step in (found.last, found.last_eval)]
         stepped_t = max((step.t for step in steps if step is not None), default=0.0)

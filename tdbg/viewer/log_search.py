@@ -1,7 +1,7 @@
-"""Log records that fit a query, a part at a time; where the expression may take for ever, in a process that is ended.
+"""Search the log records of a run, a part at a time.
 
-``python -m tdbg.viewer.log_search RUN`` is that process: it reads a query from stdin and prints a `LogPart`, or what is
-wrong with the query.
+An expression that may take forever runs in a process of its own, which is stopped after `LIMIT_S`. That process is
+``python -m tdbg.viewer.log_search RUN``: it reads a query from stdin and prints a `LogPart`, or what is wrong with it.
 """
 
 import re
@@ -27,10 +27,10 @@ MAX_RECORDS = 1_000
 MAX_BYTES = 64 << 20  # looked at for one answer
 MAX_COLLAPSED_BYTES = 16 << 20  # of all logs: they are read by time, from the beginning
 LIMIT_S = 20.0  # 64 MiB take half a second
-# `re` tries every way to fit, and holds the interpreter's lock: ``(a+)+$`` on forty letters would stop the server.
-CHOICES = re.compile(r"[*+?{|]")
-MAX_PROCESSES = 2  # that search at a time
-PATIENCE_S = 5.0  # of a search for its turn
+# `re` backtracks, and holds the GIL meanwhile: ``(a+)+$`` on forty letters would block the server.
+BACKTRACKING = re.compile(r"[*+?{|]")
+MAX_PROCESSES = 2  # searches at a time
+PATIENCE_S = 5.0  # how long a search waits for a free process
 REFUSED = 3  # exit code: stdout says what is wrong with the query
 
 
@@ -60,7 +60,7 @@ class LogPart(msgspec.Struct, kw_only=True):
     total: int
 
 
-_turns = threading.BoundedSemaphore(MAX_PROCESSES)
+_search_slots = threading.BoundedSemaphore(MAX_PROCESSES)
 
 
 class _Refusal(msgspec.Struct, kw_only=True):
@@ -70,12 +70,12 @@ class _Refusal(msgspec.Struct, kw_only=True):
 
 def search_logs(run: Path, query: LogsQuery) -> LogPart:
     """The records of a run that fit, at most `MAX_RECORDS`. TdbgError: a wrong query, or one that takes too long."""
-    return _search_in_process(run, query) if CHOICES.search(query.text) else _find_records(run, query)
+    return _search_in_process(run, query) if BACKTRACKING.search(query.text) else _find_records(run, query)
 
 
 def _search_in_process(run: Path, query: LogsQuery) -> LogPart:
     command = [sys.executable, "-P", "-m", __name__, str(run.resolve())]
-    if not _turns.acquire(timeout=PATIENCE_S):
+    if not _search_slots.acquire(timeout=PATIENCE_S):
         raise ConflictError(f"{MAX_PROCESSES} other searches are still running", "try again in a moment")
     try:
         done = subprocess.run(
@@ -83,16 +83,16 @@ def _search_in_process(run: Path, query: LogsQuery) -> LogPart:
         )
     except subprocess.TimeoutExpired:
         what = f"the search was stopped after {LIMIT_S:g} s: this expression takes very long"
-        raise TdbgError(
-            what, "leave out a repeat inside of a repeat, such as (a+)+, or use `tdbg filter-logs`"
-        ) from None
+        raise TdbgError(what, "remove nested repeats such as (a+)+, or use `tdbg filter-logs`") from None
     finally:
-        _turns.release()
+        _search_slots.release()
     if done.returncode == REFUSED:
         refusal = msgspec.json.decode(done.stdout, type=_Refusal)
         raise TdbgError(refusal.what, refusal.hint)
     if done.returncode != 0:
-        raise TdbgError(f"the search failed with exit code {done.returncode}", "the terminal of `tdbg view` says why")
+        raise TdbgError(
+            f"the search failed with exit code {done.returncode}", "see the error in the terminal of `tdbg view`"
+        )
     return msgspec.json.decode(done.stdout, type=LogPart)
 
 

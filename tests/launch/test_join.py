@@ -164,14 +164,14 @@ def test_a_supervisor_on_another_host_is_taken_to_live() -> None:
 def test_a_restart_of_the_job_goes_on_in_its_directory_and_one_agent_leads() -> None:
     env = SHARED[0]
     first, _ = open_run(env)
-    end_run(first.path, stops_t=[1.0], stopped="TD-N001 (--stop-on)")
+    end_run(first.path, stop_times=[1.0], stopped="TD-N001 (--stop-on)")
     again = {**env, "TORCHELASTIC_RESTART_COUNT": "1"}
     found = [open_run(again) for _ in range(3)]
     assert {run.path for run, _ in found} == {first.path}
     assert [leads for _, leads in found] == [True, False, False]
     state = first.read_info()
     assert (state["restart"], state["end"], state["command"]) == (1, None, ["python", "train.py"])
-    assert (state["stops_t"], state["stopped"]) == (None, None), "of the attempt that was stopped"
+    assert (state["stop_times"], state["stopped"]) == (None, None), "of the attempt that was stopped"
 
 
 ELSEWHERE = {**DEAD, "host": "elsewhere"}

@@ -250,7 +250,7 @@ def test_abort_after_the_stop_is_info(make_stream, stop_s, severity):
     run = make_stream()
     begin_pair(run, (9, 9), well=False)
     run.record_child_exit(0, -6)
-    run.run.update_info(stops_t=[run.t + stop_s])
+    run.run.update_info(stop_times=[run.t + stop_s])
     assert find_first(run, "TD-R002", 1).severity == severity
 
 
@@ -258,7 +258,7 @@ def test_a_program_that_went_on_after_the_signal_was_not_stopped(make_stream):
     """It saved a checkpoint at SIGTERM, and was killed an hour later."""
     run = make_stream()
     zero, _ = begin_pair(run, (9, 9), well=False)
-    run.run.update_info(stops_t=[run.t])
+    run.run.update_info(stop_times=[run.t])
     run.t += 3600.0
     run.emit_steps(zero, [2.0], first=10)
     run.record_child_exit(0, -9)
@@ -271,7 +271,7 @@ def test_of_several_requests_to_stop_the_one_that_was_heeded_counts(make_stream)
     first_t = run.t
     run.t += 3600.0
     run.emit_steps(zero, [2.0], first=10)
-    run.run.update_info(stops_t=[first_t, run.t + 1.0])
+    run.run.update_info(stop_times=[first_t, run.t + 1.0])
     run.t += 2.0
     run.record_child_exit(0, -9)
     assert find_first(run, "TD-R002", 1).severity == "info"
@@ -280,7 +280,7 @@ def test_of_several_requests_to_stop_the_one_that_was_heeded_counts(make_stream)
 def test_a_program_that_goes_on_evaluating_was_not_stopped(make_stream):
     run = make_stream()
     zero, _ = begin_pair(run, (9, 9), well=False)
-    run.run.update_info(stops_t=[run.t])
+    run.run.update_info(stop_times=[run.t])
     run.t += 3600.0
     run.emit_events(zero, Step(step=9, phase="eval", t=run.t))
     run.record_child_exit(0, -9)
@@ -731,7 +731,7 @@ def test_no_early_end_after_the_stop(make_stream, stop, told):
     begun = run.t
     emit_left_alone(run)
     stop_t = run.t + 1.5 if stop == "after" else begun
-    run.run.update_info(stops_t=[stop_t])
+    run.run.update_info(stop_times=[stop_t])
     assert ("TD-R007" in run.judge_codes(1)) == told
 
 
@@ -740,7 +740,7 @@ def test_rank_that_waited_until_the_stop_is_a_warning(make_stream):
     zero, one = begin_pair(run, (9, 9), well=False)
     run.end_process(one, 9)
     run.t += 60.0
-    run.run.update_info(stops_t=[run.t])
+    run.run.update_info(stop_times=[run.t])
     run.t += 1.0
     run.emit_events(zero, Traceback(exception="RuntimeError", message=LOST, where="train.py:8", how="uncaught", step=9))
     finding = find_first(run, "TD-R007", 1)

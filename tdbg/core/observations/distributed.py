@@ -166,7 +166,7 @@ class QuietRank(_OfGroups):
         "",
     )
     alike: int | None = doc("earlier calls of that function with tensors of the same sizes, as far as torch keeps them")
-    limit_s: float | None = doc("the limit without the flag DISTRIBUTED, by which a hang of all ranks is judged")
+    limit_s: float | None = doc("seconds without progress after which it is reported without the flag DISTRIBUTED")
     stacks: str | None = doc("the file with the stacks of all threads")
     flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
 

@@ -15,7 +15,7 @@ Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps;
 
 
 class ParameterGroups(Observed):
-    """The groups of an optimizer, at its first look and whenever a hyperparameter changes or parameters are frozen."""
+    """The groups of an optimizer, at its first look and whenever a hyperparameter or a parameter count changes."""
 
     PROBE = "optimizer"
     PART = "GROUPS"
@@ -31,7 +31,7 @@ class ParameterGroups(Observed):
     elements: int = doc("number of elements of these parameters", 0)
     frozen: int = doc("number of these parameters that do not require a gradient", 0)
     decayed_vectors: int = doc("number of biases and scales (one-dimensional parameters) with weight decay", 0)
-    changed: list[str] | None = doc("hyperparameters, and numbers of parameters, that changed since the last report")
+    changed: list[str] | None = doc("hyperparameters and parameter counts that changed since the last report")
 
     def text(self) -> str:
         """Each group with its rate and decay, and what changed."""

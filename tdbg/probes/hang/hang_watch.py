@@ -21,7 +21,7 @@ EVERY_S = 2.0
 CONFIRM_S = 5.0  # a standstill is told if it is still the same so long after it was first seen
 BEYOND = 1.5  # times the longest that the same activity took so far
 BUSY_SHARE = 0.1  # of a CPU: who uses more is at work, on a machine that others use as well
-LAST_LOOK_S = 2.0  # the end of watching waits so long for a look that still writes what it saw
+LAST_LOOK_S = 2.0  # how long `stop_watching` waits for a look that is still writing
 GAP_S = 10.0  # a look that comes so much too late: the process itself was stopped
 MAX_EPISODES = 20  # waits for other ranks that are told whatever they took before
 FLIGHT_ENTRIES = 512
@@ -59,7 +59,7 @@ class Look:
 
 
 class _Progress(NamedTuple):
-    """Signs of life. calls: of the flag DISTRIBUTED, None while it is off."""
+    """What changes as the process makes progress. calls: counts of the probe `distributed`, None while it is off."""
 
     collectives: object
     counters: tuple[int, ...]
@@ -68,7 +68,7 @@ class _Progress(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Standstill:
-    """What is told: for how long, beyond which limit, in what."""
+    """A period without progress. limit_s: the limit that holds without the flag DISTRIBUTED; quiet_s may be shorter."""
 
     look: Look
     quiet_s: float
@@ -76,7 +76,10 @@ class Standstill:
 
 
 class CallTracker(Protocol):
-    """Collectives called from Python, counted while the flag DISTRIBUTED is on; used without a flight recorder."""
+    """What the flag DISTRIBUTED counts of the collectives called from Python.
+
+    `find_state` and `count_calls` are used only where torch keeps no flight recorder.
+    """
 
     @property
     def home(self) -> int | None:
@@ -138,10 +141,10 @@ class HangWatch:
         self._thread.start()
 
     def stop_watching(self, *, has_returned: bool = False) -> None:
-        """Stop looking; report a rank that has resumed since the last look.
+        """Stop looking; report that the rank has resumed, if it has since the last look.
 
-        has_returned: the training thread is past the collective that it waited in. Else it has resumed if it has made
-        steps: a collective may have ended because another rank is gone.
+        has_returned: the training thread is past the collective it waited in. Otherwise only new steps count as
+        resuming: a collective may also end because another rank is gone.
         """
         self._end.set()
         self._lines.stop_sampling()
@@ -155,7 +158,7 @@ class HangWatch:
                 self._turn.release()
 
     def _is_waiting(self) -> bool:
-        """True if what was told is a wait for other ranks."""
+        """True if the reported standstill is a wait for other ranks."""
         return bool(self._looks) and self._looks[-1][1].state != "elsewhere"
 
     def _has_stepped(self) -> bool:
@@ -286,7 +289,7 @@ class HangWatch:
 
 
 def find_main_thread() -> int:
-    """Where programs train, unless it is known that they do elsewhere."""
+    """The id of the main thread, where programs train unless another thread is known."""
     return threading.main_thread().ident or 0
 
 
