@@ -234,27 +234,28 @@ class Reference:
 
     def __init__(self) -> None:
         self.held, self.weights = torch.ones(8, 64), torch.full((64, 64), 0.01)
-        self.relative = self.own_s = 0.0
+        self.relative = self.own_s = self.others_s = 0.0
         self.last_s: float | None = None  # the operations before the step
         self.begun = 0.0
         self._take_time()
 
     def lap(self) -> None:
         """Between two steps; before the first and after the last as well."""
-        took_s = time.process_time() - self.begun
+        before_s = time.process_time()
         after_s = self._take_time()
+        others_s = time.process_time() - before_s - after_s  # other threads, during the operations
         if self.last_s is not None:
-            self.relative += took_s / ((self.last_s + after_s) / 2)
-        self.last_s = after_s
+            self.relative += (before_s - self.begun + self.others_s) / ((self.last_s + after_s) / 2)
+        self.last_s, self.others_s = after_s, others_s
         self.own_s += after_s
         self.begun = time.process_time()
 
     def _take_time(self) -> float:
-        begun = time.process_time()
+        begun = time.thread_time()  # of this thread alone: a tool's threads may be at work
         with torch.no_grad():
             for _ in range(200):
                 torch.addmm(self.held, self.held, self.weights).tanh().sum()
-        return time.process_time() - begun
+        return time.thread_time() - begun
 
 
 def read_clocks(device: str) -> tuple[float, float]:

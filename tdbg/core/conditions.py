@@ -150,7 +150,7 @@ class Condition:
 
 def _get_step_value(name: str, facts: _Facts) -> Value:
     if name == "lr":
-        return facts.record.lr[0] if facts.record.lr else None
+        return float(facts.record.lr[0]) if facts.record.lr else None
     if name.startswith("metric."):
         return facts.metrics.get(name[7:])
     value: Any = getattr(facts.record, name)

@@ -150,7 +150,7 @@ class Step(Event):
     )
     micro: int = doc("number of backward calls (gradient accumulation, closures)", 0)
     other_losses: list[Number] = doc("losses of the other optimizers since the previous record", factory=list)
-    lr: list[float] = doc("learning rate of each parameter group", factory=list)
+    lr: list[Number] = doc("learning rate of each parameter group", factory=list)
     grad_norm: Number | None = doc(
         "total L2 norm before clipping (of this rank's shard if sharded; first closure evaluation only)"
     )

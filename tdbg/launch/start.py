@@ -33,7 +33,7 @@ from tdbg.rules.silence import explain_silence
 from tdbg.rules.verdict import Verdict
 
 GIT_PATIENCE_S = 10.0
-MIN_STOP_INTERVAL_S = 60.0  # a request to stop that comes sooner after the last recorded one is not recorded
+MIN_STOP_INTERVAL_S = 5.0  # a request to stop that comes sooner after the last recorded one is not recorded
 CAPTURED_STEPS = 20  # after a finding that --capture-on waits for
 GIT_PATIENCE_BEFORE_EXEC_S = 1.0
 
@@ -302,19 +302,18 @@ class Supervision:
         child.stop_gracefully()
 
     def _note_stop(self, stop_t: float) -> None:
-        """Record when the command was told to stop, at most one request a minute.
+        """Record when the command was told to stop, at most one request in `MIN_STOP_INTERVAL_S`, and 32 in all.
 
         A thread writes it, so that a slow disk does not delay the forwarding of signals.
         """
-        if self._stop_times and stop_t < self._stop_times[-1] + MIN_STOP_INTERVAL_S:
+        if len(self._stop_times) >= 32 or (self._stop_times and stop_t < self._stop_times[-1] + MIN_STOP_INTERVAL_S):
             return
 
         def write_time() -> None:
             with guarded("the run ends without it", lambda error: None):
-                _update_run_info(self.run, stop_times=times)
+                _update_run_info(self.run, stop_times=list(self._stop_times))
 
         self._stop_times.append(stop_t)
-        times = list(self._stop_times)
         note = threading.Thread(target=write_time, name="tdbg-stop-note", daemon=True)
         note.start()
         self._stop_note = note  # after start(): only a started thread can be joined

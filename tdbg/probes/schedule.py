@@ -486,20 +486,21 @@ class Schedule(Probe):
         if not record.lr:
             return
         self._judge_height(record, optimizer)
-        before, rates = self._rates, record.lr[:MAX_GROUPS]
+        before, rates = self._rates, [float(rate) for rate in record.lr[:MAX_GROUPS]]
         if rates != before:
             self._rates = rates
             self._rate_changed(record, before, optimizer)
 
     def _judge_height(self, record: Step, optimizer: "Optimizer") -> None:
-        if max(record.lr) <= self._bound or not _is_adam(optimizer) or "high" in self._said:
+        rates = [float(rate) for rate in record.lr]
+        if max(rates) <= self._bound or not _is_adam(optimizer) or "high" in self._said:
             self._high = 0
             return
         self._high += 1
         if self._high < IN_A_ROW:
             return
         self._said.add("high")
-        high = RateAboveBound(rates=_shorten_rates(record.lr), optimizer=type(optimizer).__name__, above=self._bound)
+        high = RateAboveBound(rates=_shorten_rates(rates), optimizer=type(optimizer).__name__, above=self._bound)
         self._emit_under_flag("LR", high, record.step)
 
     def _rate_changed(self, record: Step, before: list[float], optimizer: "Optimizer") -> None:

@@ -30,10 +30,13 @@ class KnownGroups:
             found = [seen for seen in found if _has_rates(seen, first_rates)]
         return found[0] if len(found) == 1 else None
 
-    def is_trained(self, index: int, count: int) -> bool:
-        """False for a group, one of ``count``, in which as far as is known nothing wants a gradient."""
+    def is_trained(self, index: int, count: int) -> bool | None:
+        """False if an optimizer with ``count`` groups has no trainable parameters in this one; None if it is not listed."""
         groups = [get_group(seen, index) for seen in self._list_candidates(count)]
-        return all(get_trainable_count(group) for group in groups if group is not None)
+        if not groups:
+            return True
+        listed = [group for group in groups if group is not None]
+        return all(map(get_trainable_count, listed)) if listed else None
 
     def _list_candidates(self, count: int) -> list[ParameterGroups]:
         return [seen for seen in self._seen if seen.group_count == count]

@@ -26,6 +26,8 @@ SURE_STEPS = 10
 UNSURE = 1.5  # times the usual step, while fewer than LEAST_RATES stretches have shown how long unrecorded steps take
 RATES, LEAST_RATES = 32, 4  # of stretches of steps that have no record
 MAX_OPEN = 256  # gaps that wait for what is written later
+LEAST_PAUSES = 3  # fewer, or one that is most of them, may be a sleeping machine, a debugger or a notebook
+CALLS_SHARE = 0.25  # of successive steps with calls without gradients (a teacher, a target network): no evaluation
 LATE_S = 10.0  # the compiler's list is read every 5 s
 MAX_SPANS = 1024
 
@@ -33,10 +35,14 @@ CHECKPOINTS, EVALUATION, COMPILING, PAUSES = "checkpoints", "evaluation", "compi
 SAVES = (CheckpointSaved, CheckpointRead, SaveFailed, LoadFailed)
 ADVICE = {
     CHECKPOINTS: "save less often, to a faster disk, or in the background (torch.distributed.checkpoint.async_save)",
-    EVALUATION: "evaluate less often or on fewer batches, with larger batches and workers of its own",
+    EVALUATION: "evaluate less often, on fewer or larger batches, or with more DataLoader workers; rollouts: in larger "
+    "batches",
     COMPILING: "TORCH_LOGS=recompiles prints why; mark sizes that change as dynamic, and keep the compiler's cache",
     PAUSES: "`tdbg stacks RUN` during a pause shows the line; log, plot and copy files less often, or in a thread",
 }
+
+
+COMPILED_ONCE = "the first compilation is needed once a run; the compiler's cache on disk makes it shorter"
 
 
 @dataclass
@@ -110,6 +116,7 @@ class _Course:
         self._rates: deque[float] = deque(maxlen=RATES)
         self._calls = _Calls()
         self._has_unseen_calls = False  # since the last mark
+        self._successive = self._with_calls = 0  # steps on record right after another, and those with calls between
         self._evals = 0
         self._cost_t = 0.0
         self._open: deque[_Gap] = deque()
@@ -126,7 +133,10 @@ class _Course:
         if event.step == 1 and not self.start_t:
             self.start_t = self.t = event.t - step_s
         gap = self._add_mark(event.step, event.t, event)
-        busy_s = min(_sum_phases(event, with_loader=gap is None or not gap.is_evaluated), step_s)
+        if gap is not None and gap.until - gap.after == 1:
+            self._successive += 1
+            self._with_calls += gap.is_evaluated
+        busy_s = min(_sum_phases(event), step_s)
         self._steps.append((busy_s, step_s - busy_s))
         self._records += 1
         self._in_a_row = self._in_a_row + 1 if event.step == self._last_record + 1 else 1
@@ -193,7 +203,7 @@ class _Course:
         spans = list(_clip_spans(self._spans, gap.begin, gap.end))
         while self._spans and self._spans[0][1] < gap.begin:
             self._spans.popleft()
-        if not spans and gap.record is not None and gap.seconds - _sum_phases(gap.record, with_loader=False) < OWNED_S:
+        if not spans and gap.record is not None and gap.seconds - _sum_phases(gap.record) < OWNED_S:
             return
         is_owned = bool(spans) or gap.is_evaluated
         lost_s = gap.seconds - self._estimate_busy(gap, steps, spans, is_owned)
@@ -206,6 +216,8 @@ class _Course:
                 lost_s -= owned_s
         if self.on_device and not gap.is_synced:  # the host may be far ahead, and wait for the device in any step
             lost_s = min(lost_s, gap.calls[-1][1] - gap.calls[0][0]) if gap.calls else 0.0
+        if self._with_calls > CALLS_SHARE * self._successive:
+            return  # the calls belong to the steps, and hide how long these waited for a batch
         pause_s = _find_pause(gap, lost_s, spans)
         if lost_s - pause_s >= OWNED_S and gap.is_evaluated:
             self.losses[EVALUATION].add_gap(lost_s - pause_s, gap.after)
@@ -218,7 +230,7 @@ class _Course:
         if usual_s is None:
             return gap.seconds
         if steps == 1:
-            busy_s = _sum_phases(gap.record, with_loader=not gap.is_evaluated) if gap.record is not None else 0.0
+            busy_s = _sum_phases(gap.record) if gap.record is not None else 0.0
             busy_s -= sum(end - begin for begin, end, owner in spans if owner == COMPILING)
             is_pause = is_owned or gap.seconds >= LONGER * usual_s
             return max(busy_s, usual_s) if is_pause else gap.seconds
@@ -254,7 +266,8 @@ class TimeOutsideSteps(Rule):
     of the time from the first to the last step. A step without a record counts as a usual step, not as a pause.
     Waiting for batches is reported by TD-P002 instead. tdbg's own time is subtracted from the pauses. Under
     torch.profiler no pauses are reported, because writing a trace causes some. On an accelerator a pause counts
-    only between steps that are all on record: elsewhere the host may just be waiting for queued work.
+    only between steps that are all on record: elsewhere the host may just be waiting for queued work. Where most
+    steps call a model without gradients (a teacher, a target network), only checkpoints and compiling count.
 
     Why it matters: A job whose accelerator is idle half of the time, while checkpoints are written, looks
     healthy in every curve.
@@ -270,7 +283,8 @@ class TimeOutsideSteps(Rule):
 
     Thresholds: 30 % of the time from the first to the last step, and 20 s. A gap between two steps counts if
     the steps do not explain a quarter of it or more. A pause is 1 s or longer; between two successive steps, if
-    nothing else is known of the gap, the gap is also at least 3 times as long as a usual step.
+    nothing else is known of the gap, the gap is also at least 3 times as long as a usual step. Fewer than three
+    pauses, or one that is longer than the others together, are not reported: the machine may have slept.
     """
 
     code = "TD-P007"
@@ -320,7 +334,10 @@ class TimeOutsideSteps(Rule):
                 continue
             course.settle_all()
             pauses = course.losses[PAUSES]
-            pauses_s = 0.0 if "profiler" in process.probes else max(pauses.seconds - course.own_s, 0.0)
+            is_told = pauses.count >= LEAST_PAUSES and pauses.longest_s <= pauses.seconds / 2
+            if "profiler" in process.probes or not is_told:
+                pauses.seconds = 0.0
+            pauses_s = max(pauses.seconds - course.own_s, 0.0)
             pauses.seconds, course.own_s = pauses_s, 0.0
             lost_s = sum(loss.seconds for loss in course.losses.values())
             if lost_s >= max(LEAST_S, SHARE * (course.t - course.start_t)):
@@ -347,14 +364,15 @@ class TimeOutsideSteps(Rule):
             rank=process.rank,
             evidence=told,
             cause=f"the largest part is {owners[0]}" if len(owners) > 1 else "",
-            try_next=ADVICE[owners[0]],
+            try_next=COMPILED_ONCE
+            if owners[0] == COMPILING and losses[COMPILING].longest_after <= 1
+            else ADVICE[owners[0]],
         )
 
 
-def _sum_phases(event: Step, *, with_loader: bool = True) -> float:
+def _sum_phases(event: Step) -> float:
     """Seconds of a step in its phases."""
-    loader_ms = event.loader_ms if with_loader else 0.0
-    return sum(part or 0.0 for part in (loader_ms, event.forward_ms, event.backward_ms, event.optimizer_ms)) / 1e3
+    return sum(part or 0.0 for part in (event.loader_ms, event.forward_ms, event.backward_ms, event.optimizer_ms)) / 1e3
 
 
 def _clip_spans(
@@ -378,7 +396,7 @@ def _find_pause(gap: _Gap, lost_s: float, spans: list[tuple[float, float, str]])
     last_t = gap.calls[-1][1]
     between_s = last_t - gap.calls[-2][1]
     rest_s = gap.end - last_t - between_s - sum(end - max(begin, last_t) for begin, end, _ in spans if end > last_t)
-    busy_s = _sum_phases(gap.record, with_loader=False) if gap.record is not None else 0.0
+    busy_s = _sum_phases(gap.record) if gap.record is not None else 0.0
     pause_s = min(rest_s - busy_s, lost_s)
     return pause_s if pause_s >= max(PAUSE_S, LONGER * between_s) else 0.0
 
@@ -388,7 +406,9 @@ def _format_time(seconds: float) -> str:
 
 
 def _describe_loss(owner: str, loss: _Loss) -> str:
-    where = f"{_format_time(loss.seconds)}, the longest {_format_time(loss.longest_s)} after step {loss.longest_after}"
+    longest_s = min(loss.longest_s, loss.seconds)  # tdbg's own time is subtracted from the sum
+    where = f"{_format_time(loss.seconds)}, the longest {_format_time(longest_s)} after step {loss.longest_after}"
     if owner == PAUSES:
         return f"pauses: {loss.count} without a known cause, {where}"
-    return f"{owner}: in {format_count(loss.count, 'gap')} between steps, {where}"
+    kind = " (calls without gradients, also rollouts)" if owner == EVALUATION else ""
+    return f"{owner}: in {format_count(loss.count, 'gap')} between steps{kind}, {where}"

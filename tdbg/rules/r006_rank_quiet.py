@@ -220,7 +220,7 @@ class RankQuiet(Rule):
             for episode in self._episodes.get(found.process.label, ()):
                 if episode.over_t is None and found.last is not None and found.last.t > episode.told_t:
                     episode.over_t = found.last.t  # it has stepped since
-                elif episode.over_t is None and _has_ended_well(view, found, episode):
+                elif episode.over_t is None and _is_standstill_over(view, found):
                     episode.over_t = view.find_end_time(found)
                 elif episode.over_t is None and view.over:
                     quiet_until = view.find_end_time(found)
@@ -338,10 +338,9 @@ class RankQuiet(Rule):
         )
 
 
-def _has_ended_well(view: View, found: ProcessView, episode: _Episode) -> bool:
-    """True if a wait for other ranks must be over: the rank ended normally, and the command with exit code 0."""
-    is_wait = episode.seen.state != "elsewhere"
-    return is_wait and view.exit_code == 0 and view.describe_ending(found) == "ended"
+def _is_standstill_over(view: View, found: ProcessView) -> bool:
+    """True if a standstill must be over: the rank ended normally, and the command with exit code 0."""
+    return view.exit_code == 0 and view.describe_ending(found) == "ended"
 
 
 def _find_all_quiet(episodes: Sequence[_Episode], world_size: int) -> list[_Episode]:

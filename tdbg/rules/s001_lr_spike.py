@@ -87,7 +87,7 @@ class LearningRateSpike(PerProcessRule[_State]):
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if not event.lr or state.said:
             return None
-        rate = max((value for value in event.lr if to_finite(value) is not None), default=0.0)
+        rate = max((rate for value in event.lr if (rate := to_finite(value)) is not None), default=0.0)
         if state.spike is None and self._has_jumped(state, rate):
             state.spike = _begin_spike(state, event.step, rate)
         state.rates.push(rate)

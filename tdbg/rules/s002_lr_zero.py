@@ -65,7 +65,7 @@ class LearningRateZero(PerProcessRule[_State]):
         return super().feed(process, event)
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
-        rates = [value for value in event.lr if to_finite(value) is not None]
+        rates = [rate for value in event.lr if (rate := to_finite(value)) is not None]
         if not event.lr or (state.said and not state.zeros):
             return None
         if len(event.lr) != len(state.first_rates):

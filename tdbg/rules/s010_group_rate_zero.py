@@ -44,6 +44,7 @@ class _State:
     step: int = 0
     uses_zero: bool = False  # a group has had its rate back: with 0 the program switches groups off for a time
     said: bool = False
+    reported: list[int] = field(default_factory=list)  # groups reported as 0 from the start
 
 
 @RULES.add
@@ -69,7 +70,8 @@ class GroupRateZero(ObservingRule[_State]):
     purpose, use `requires_grad_(False)`, which also saves their part of backward.
 
     Thresholds: 40 steps at rate 0 while another group has a rate. For a rate that fell also: a tenth of the
-    run, 5 records of such steps, and a last record in the second half of the run. A rate that fell is not
+    run, 5 records of such steps, a last record in the second half of the run, and a run that was not cut off. A
+    group that gets a rate later becomes a note. A rate that fell is not
     reported if any group's rate rises from 0 while another group has one (cyclic schedules, groups that take
     turns, layers unfrozen one by one), if several groups meet these limits but fell at different steps (layers
     frozen one by one), or if the other groups reach 0 too soon after it for these limits.
@@ -94,7 +96,7 @@ class GroupRateZero(ObservingRule[_State]):
         zero = [] if state.said else _find_zero_from_start(state)
         if not zero:
             return ()
-        state.said = True
+        state.said, state.reported = True, zero
         cause = "the rate of the group, or a multiplier of it, is 0 in the configuration"
         return self.report_from(process, self._given, self._make_zero_finding(process, state, zero, cause))
 
@@ -107,7 +109,10 @@ class GroupRateZero(ObservingRule[_State]):
         found: list[Finding] = []
         for seen in view.processes.values():
             state = self._states.get(seen.process.label)
-            fallen = _find_fallen(state, seen.step) if state is not None else []
+            if state is not None and state.reported and all(state.courses[n].had_rate for n in state.reported):
+                self._withdraw_given(seen.process, state)
+            is_known = state is not None and seen.end is not None  # a run cut off may have gone on with a rate
+            fallen = _find_fallen(state, seen.step) if state is not None and is_known else []
             if state is None or not fallen:
                 continue
             if state.said:
@@ -119,6 +124,13 @@ class GroupRateZero(ObservingRule[_State]):
                 new.evidence.append(f"the last record is of step {state.step} of {seen.step}")
             found += self.report_from(seen.process, self._given, new)
         return found
+
+    def _withdraw_given(self, process: ProcessDir, state: _State) -> None:
+        """The groups that had no rate at first got one: frozen for a while, by the rate."""
+        if self._given and self._is_origin(self._given[0], process):
+            self._given[0].severity = "info"
+            self._given[0].evidence.append("later they had a learning rate above 0")
+            state.reported = []
 
     def _add_to_given(self, process: ProcessDir, state: _State, indices: Sequence[int]) -> None:
         """Groups whose rate fell, beside those that never had one."""
@@ -189,7 +201,10 @@ def _find_fallen(state: _State, steps: int) -> list[int]:
     fallen = [index for index, course in enumerate(state.courses) if _has_fallen(course, steps)]
     if len({state.courses[index].since for index in fallen}) > 1:
         return []
-    return [index for index in fallen if state.known.is_trained(index, len(state.courses))]
+    trained = {index: state.known.is_trained(index, len(state.courses)) for index in fallen}
+    if False in trained.values() and True not in trained.values():
+        return []  # only the first eight groups are listed: one that is not was frozen with those that fell with it
+    return [index for index in fallen if trained[index] is not False]
 
 
 def _has_fallen(course: _Course, steps: int) -> bool:

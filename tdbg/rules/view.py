@@ -296,10 +296,10 @@ class View:
         Infinite if there was none, or if the program still took steps `LIVED_ON_S` after the last one.
         """
         kept = self.info.get("stop_times")
-        times = [float(one) for one in kept if isinstance(one, int | float)] if isinstance(kept, list) else []
+        times = [one for one in kept if isinstance(one, int | float)] if isinstance(kept, list) else []
         steps = [step for found in self.processes.values() for step in (found.last, found.last_eval)]
         stepped_t = max((step.t for step in steps if step is not None), default=0.0)
-        return min((stop_t for stop_t in times if stepped_t <= stop_t + LIVED_ON_S), default=math.inf)
+        return min((stop_t for stop_t in times if stepped_t - LIVED_ON_S <= stop_t), default=math.inf)
 
     @property
     def settings(self) -> Settings:

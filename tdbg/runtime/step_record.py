@@ -128,7 +128,9 @@ class Recorder:
     def last_good(self) -> dict[str, object]:
         """The last record that was finite, its learning rates too: step, loss, grad_norm, lr."""
         for record in reversed(self.ring):
-            rates_fit = all(map(math.isfinite, record.lr))  # an update at such a rate ruined the weights
+            rates_fit = all(
+                math.isfinite(float(rate)) for rate in record.lr
+            )  # an update at such a rate ruined the weights
             if record.finite is not False and record.loss is not None and rates_fit:
                 return {"step": record.step, "loss": record.loss, "grad_norm": record.grad_norm, "lr": record.lr}
         return {}

@@ -5,6 +5,7 @@ An expression that may take forever runs in a process of its own, which is stopp
 """
 
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import msgspec
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import parse_json
+from tdbg.core.guard import describe_error
 from tdbg.core.tables import format_size
 from tdbg.logs.collapse import Group, format_ranks, iter_groups
 from tdbg.logs.filter_args import FilterArgs, validate_args
@@ -27,6 +29,7 @@ MAX_RECORDS = 1_000
 MAX_BYTES = 64 << 20  # looked at for one answer
 MAX_COLLAPSED_BYTES = 16 << 20  # of all logs: they are read by time, from the beginning
 LIMIT_S = 20.0  # 64 MiB take half a second
+MAX_LIFE_S = 25  # of a search, whatever happens to the server
 # `re` backtracks, and holds the GIL meanwhile: ``(a+)+$`` on forty letters would block the server.
 BACKTRACKING = re.compile(r"[*+?{|]")
 MAX_PROCESSES = 2  # searches at a time
@@ -74,15 +77,15 @@ def search_logs(run: Path, query: LogsQuery) -> LogPart:
 
 
 def _search_in_process(run: Path, query: LogsQuery) -> LogPart:
-    command = [sys.executable, "-P", "-m", __name__, str(run.resolve())]
+    command = [sys.executable, "-P", "-m", __name__, str(run)]
     if not _search_slots.acquire(timeout=PATIENCE_S):
         raise ConflictError(f"{MAX_PROCESSES} other searches are still running", "try again in a moment")
     try:
         done = subprocess.run(
-            command, input=msgspec.json.encode(query), stdout=subprocess.PIPE, timeout=LIMIT_S, check=False
+            command, input=msgspec.json.encode(query), capture_output=True, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        what = f"the search was stopped after {LIMIT_S:g} s: this expression takes very long"
+        what = f"the search was stopped after {LIMIT_S:g} s: the expression or the logs take very long"
         raise TdbgError(what, "remove nested repeats such as (a+)+, or use `tdbg filter-logs`") from None
     finally:
         _search_slots.release()
@@ -90,9 +93,8 @@ def _search_in_process(run: Path, query: LogsQuery) -> LogPart:
         refusal = msgspec.json.decode(done.stdout, type=_Refusal)
         raise TdbgError(refusal.what, refusal.hint)
     if done.returncode != 0:
-        raise TdbgError(
-            f"the search failed with exit code {done.returncode}", "see the error in the terminal of `tdbg view`"
-        )
+        last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2] or f"exit {done.returncode}"
+        raise TdbgError(f"the search failed: {last[:300]}", "use another expression, or `tdbg filter-logs`")
     return msgspec.json.decode(done.stdout, type=LogPart)
 
 
@@ -139,11 +141,14 @@ def _as_row(group: Group) -> dict[str, Any]:
 
 def main() -> int:
     """Answer the query on stdin about the run that is named."""
+    signal.alarm(MAX_LIFE_S)  # also when the server is killed; `re` does not return to Python, so no handler
     try:
         query = msgspec.json.decode(sys.stdin.buffer.read(), type=LogsQuery)
         found: LogPart | _Refusal = _find_records(Path(sys.argv[1]), query)
     except TdbgError as error:
         found = _Refusal(what=str(error), hint=error.hint)
+    except (OSError, OverflowError, RecursionError) as error:
+        found = _Refusal(what=describe_error(error), hint="use another expression, or check the files of the run")
     sys.stdout.buffer.write(msgspec.json.encode(found))
     return REFUSED if isinstance(found, _Refusal) else 0
 

@@ -497,3 +497,22 @@ def test_a_group_that_cannot_be_made_is_not_watched(
         assert hang._watch is None
     finally:
         dist.destroy_process_group()
+
+
+def test_a_call_that_has_returned_ends_the_wait_without_a_flight_recorder(clock: Clock) -> None:
+    """A rank that saves after the barrier is no longer hung."""
+    clock.look.update(state="collective", activity="waiting")
+    clock.pass_time(20.0)
+    assert len(clock.told) == 1
+    clock.look.update(state="elsewhere", activity="checkpoint")
+    clock.pass_time(30.0)
+    assert len(clock.resumed) == 1 and len(clock.told) == 1
+
+
+def test_a_thread_that_has_ended_is_not_looked_at(start_watch: Callable[..., Any]) -> None:
+    run = start_watch(thresholds={"DISTRIBUTED.hang_s": 1.0})
+    hang = run.monitor.find_probe("hang")
+    thread = threading.Thread(target=lambda: setattr(hang, "_home", threading.get_ident()))
+    thread.start()
+    thread.join()
+    assert hang._find_thread() == threading.main_thread().ident

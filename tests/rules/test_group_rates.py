@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from streams import Stream
 
-from tdbg.core.events import Finding, Observation, Step
+from tdbg.core.events import Finding, Observation, Step, decode, encode
 from tdbg.core.observations.optimizer import Group, ParameterGroups
 
 STEPS = 200
@@ -182,3 +182,38 @@ def test_a_group_with_a_negative_rate_is_named(one_rank: tuple[Stream, str], cou
     assert (finding.code, finding.severity, finding.first_step, finding.grade) == ("TD-S002", "error", 31, "local")
     assert finding.title.startswith(f"the learning rate of group {where}{of_which} is negative: -0.001, rank 0")
     assert (f"parameters: layer{where}.a, layer{where}.b, layer{where}.c and 2 more" in finding.evidence) == named
+
+
+def test_a_group_that_is_not_listed_was_frozen_with_the_others(one_rank: tuple[Stream, str]) -> None:
+    """Ten groups, of which the first eight are on record; nine are frozen, and their rate is set to 0."""
+    run, rank = one_rank
+    rates = fall(90, *range(9))
+    run.emit_events(rank, see_groups(10, make_groups(10, [rates(1, index) for index in range(10)])))
+    for step in range(1, STEPS + 1):
+        if step == 90:
+            run.emit_events(rank, see_groups(10, make_groups(10, [rates(step, n) for n in range(10)], trainable=0)))
+        run.emit_events(rank, Step(step=step, loss=2.0, lr=[rates(step, index) for index in range(10)]))
+    run.end_process(rank, STEPS)
+    assert find_all(run) == []
+
+
+def test_a_run_that_was_cut_off_may_have_gone_on_with_a_rate(one_rank: tuple[Stream, str]) -> None:
+    run, rank = one_rank
+    rates = fall(90, 1)
+    for step in range(1, STEPS + 1):
+        run.emit_events(rank, Step(step=step, loss=2.0, lr=[rates(step, index) for index in range(2)]))
+    assert "TD-S010" not in [one.code for one in run.judge_stream(-9).findings]
+
+
+def test_a_group_that_gets_a_rate_later_is_a_note(one_rank: tuple[Stream, str]) -> None:
+    """A backbone that is frozen by its rate for a while."""
+    run, rank = one_rank
+    emit_run(run, rank, lambda step, group: 0.0 if group == 1 and step < 100 else 1e-3, 2)
+    (finding,) = find_all(run)
+    assert (finding.code, finding.severity) == ("TD-S010", "info")
+    assert finding.evidence[-1] == "later they had a learning rate above 0"
+
+
+def test_a_rate_that_is_not_a_number_loses_no_record() -> None:
+    found = decode(encode(Step(step=3, lr=[float("nan"), 1e-3])))
+    assert isinstance(found, Step) and found.lr == ["nan", 1e-3]

@@ -129,6 +129,9 @@ def test_mixed_owners_are_told_apart(one_rank: tuple[Stream, str], sampling: str
             owners.remove("pauses")
         lose[step] = [(owner, draw.uniform(3, 12)) for owner in owners]
     truth = {name: sum(s for one in lose.values() for owner, s in one if owner == name) for name in OWNERS}
+    pauses = [s for one in lose.values() for owner, s in one if owner == "pauses"]
+    if len(pauses) < 3 or max(pauses) > sum(pauses) / 2:
+        truth["pauses"] = 0.0  # too few to be the program's
     Run(lose=lose, recorded=SAMPLINGS[sampling]).write(*one_rank)
     finding = find_time(one_rank[0])
     assert finding is not None
@@ -228,3 +231,35 @@ def test_on_a_device_the_owner_is_named_where_every_step_is_on_record(
     Run(lose={step: [(owner, 9.0)] for step in range(100, 800, 70)}).write(run, name)
     finding = find_time(run)
     assert finding is not None and set(read_seconds(finding)) == {owner}
+
+
+@pytest.mark.parametrize("pauses", [[3600.0], [240.0, 240.0], [300.0, 20.0, 20.0]])
+def test_a_machine_that_slept_is_not_reported(one_rank: tuple[Stream, str], pauses: list[float]) -> None:
+    """A laptop, a debugger's prompt, a clock that was set: once or twice, or one that is most of it."""
+    Run(lose={200 + 100 * n: [("pauses", seconds)] for n, seconds in enumerate(pauses)}).write(*one_rank)
+    assert find_time(one_rank[0]) is None
+
+
+def test_a_teacher_called_in_each_step_is_no_evaluation(one_rank: tuple[Stream, str]) -> None:
+    """Its call also hides how long the step waited for its batch."""
+    lose = {step: [("evaluation", 0.05 if step % 8 else 3.0)] for step in range(1, 800)}
+    Run(lose=lose).write(*one_rank)
+    assert find_time(one_rank[0]) is None
+
+
+def test_the_first_batch_after_an_evaluation_is_waited_for_and_no_pause(one_rank: tuple[Stream, str]) -> None:
+    run, rank = one_rank
+    t = START
+    for step in range(1, 901):
+        is_first = step % 150 == 1 and step > 1
+        if is_first:
+            for call in range(10):
+                t += 0.2
+                run.emit_events(rank, Step(t=t, step=step - 1, phase="eval", call=step // 15 + call, forward_ms=150.0))
+        t += 10.1 if is_first else 0.1
+        times = {"loader_ms": 10_000.0 if is_first else 5.0, "forward_ms": 30.0, "backward_ms": 50.0}
+        step_ms = 12_100.0 if is_first else 100.0
+        run.emit_events(rank, Step(t=t, step=step, loss=1.0, finite=True, lr=[0.1], step_ms=step_ms, **times))
+    run.emit_events(rank, Cost(t=t, step=900, evals=60))
+    run.end_process(rank, 900)
+    assert find_time(run) is None

@@ -39,7 +39,7 @@ class Hang(Probe):
     levels = ("basic", "advanced", "extreme")
     observations = (HungRank, HungRankResumed, TrainingLines)
 
-    _home: int | None = None  # the thread that makes the process group
+    _home: int | None = None  # the thread that made the process group
     _watch: "HangWatch | None" = None
     _told: "tuple[Standstill, Distributed | None] | None" = None  # and the probe whose observation it is
 
@@ -58,7 +58,7 @@ class Hang(Probe):
         self._stop_watching()
 
     def forked(self) -> None:
-        self._watch = self._told = None
+        self._watch = self._told = self._home = None
 
     def _init_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._home = get_ident()
@@ -87,7 +87,8 @@ class Hang(Probe):
         import torch.distributed as dist
 
         if not dist.is_initialized():  # else only a smaller group is gone
-            has_returned = get_ident() == self._find_thread() and sys.exc_info()[1] is None
+            has_failed = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
+            has_returned = get_ident() == self._find_thread() and not has_failed
             self._stop_watching(has_returned=has_returned)
 
     def _start_watching(self) -> None:
@@ -115,11 +116,12 @@ class Hang(Probe):
         return probe
 
     def _find_thread(self) -> int:
-        """The thread that trains: that made the last update, or the process group."""
-        from tdbg.probes.hang.hang_watch import find_main_thread
+        """The thread that trains: that made the last update, or the process group; the main one once it has ended."""
+        from tdbg.probes.hang.hang_watch import find_main_thread, is_running
 
         tracker = self._find_distributed()
-        return self.monitor.update_thread or (tracker.home if tracker else None) or self._home or find_main_thread()
+        known = (self.monitor.update_thread, tracker.home if tracker else None, self._home)
+        return next((ident for ident in known if ident and is_running(ident)), find_main_thread())
 
     def _stop_watching(self, *, has_returned: bool = False) -> None:
         watch, self._watch = self._watch, None

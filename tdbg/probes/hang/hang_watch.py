@@ -213,6 +213,9 @@ class HangWatch:
 
     def _look_closer(self, now: float, status: CollectiveStatus) -> None:
         look = self._read_look(status)
+        if self._told_s and self._is_waiting() and look.state == "elsewhere":  # the call has returned
+            self._end_standstill(now)
+            self._since = now
         if self._looks:
             first_t, first = self._looks[0]
             if not look.is_same_place(first) or self._is_busy(now, look):
@@ -228,7 +231,7 @@ class HangWatch:
         confirmed = look.activity == "compute" or seen_s >= min(CONFIRM_S, self._base_s / 3)
         if limit_s < self._get_learned_limit(look):  # the flag asks for it, whether it stands still or is busy
             confirmed = True
-        if confirmed and quiet_s >= max(limit_s, 2 * self._told_s):
+        if confirmed and quiet_s >= max(limit_s, 2 * self._told_s) and not self._end.is_set():
             self._episodes += not self._told_s
             self._told_s = quiet_s
             self._report(Standstill(look, quiet_s, self._get_learned_limit(look)))
@@ -291,6 +294,11 @@ class HangWatch:
 def find_main_thread() -> int:
     """The id of the main thread, where programs train unless another thread is known."""
     return threading.main_thread().ident or 0
+
+
+def is_running(ident: int) -> bool:
+    """True if a thread of the program has this id; the id of one that has ended may be that of another one later."""
+    return any(thread.ident == ident and not thread.name.startswith("tdbg-") for thread in threading.enumerate())
 
 
 def collect_details(step: int, found: Standstill) -> dict[str, object]:
