@@ -44,7 +44,7 @@ class Compilation(Probe):
         self._due = 0.0
         self._gave_up = self._broken = 0  # as many as were told of
         self._compiled = CompileTime()
-        self._last_t = 0.0  # when the last compilation that was told of began
+        self._last_t = time.time()  # when the last reported compilation began; earlier ones are of no concern
 
     def record_written(self, record: Step) -> None:
         now = time.perf_counter()

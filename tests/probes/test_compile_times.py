@@ -52,3 +52,11 @@ def test_the_list_is_sorted_and_in_seconds() -> None:
     found = list_compilations()
     assert found == sorted(found)
     assert began - 0.01 <= found[-1][0] <= time.time() and 0.6 <= found[-1][1] < 60
+
+
+def test_what_was_compiled_before_is_not_told(start_watch: Any) -> None:
+    """In a notebook, or under `debug_context`: the compiler's list is that of the process."""
+    run_updates(2, compile_slowly)
+    watched = start_watch()
+    watched.monitor.dispatcher.dispatch("run_ends")
+    assert list_observations(watched, "compilation", CompileTime.PART) == []

@@ -295,7 +295,7 @@ def test_groups_may_be_made_while_the_order_is_told(start_watch: Any) -> None:
     probe = watched.monitor.find_probe("distributed")
     probe._groups["world"] = _Growing(probe)
     probe._from_start = False
-    probe._emit_order(tail=True)
+    probe.emit_order(tail=True)
     probe._begin_step(16)
     probe._tally.step = 1
     watched.monitor.step = 2
