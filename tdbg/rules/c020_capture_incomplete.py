@@ -15,6 +15,16 @@ from tdbg.rules.view import View
 
 Captured = LayersChosen | LayersMissing | CaptureOver | CaptureDone
 
+# Why samples could not be chosen, and what to do.
+UNSCORED = (
+    "the batch has no labels that fit what the model returned, or, for `wrong`, labels that are neither classes nor 0 and 1",
+    "look at `labels` and `outputs` of a datapoint; `--capture-samples N` (every Nth) needs no labels",
+)
+WITHOUT_ROWS = (
+    "the number of samples is unknown: the model's arguments have no tensor, or the first one does not have one row per sample",
+    "leave out `--capture-samples`, or pass the model a batch-first tensor as its first argument",
+)
+
 
 @RULES.add
 class CaptureIncomplete(KindsRule):
@@ -120,9 +130,9 @@ class CaptureIncomplete(KindsRule):
         if seen.skipped:
             yield "skipped", self._make_skipped_finding(process, seen.skipped, seen.skips or 0, kept)
         if seen.unscored:
-            yield "unscored", self._make_unscored_finding(process, seen.unscored, kept)
+            yield "unscored", self._make_unchosen_finding(process, seen.unscored, kept, UNSCORED)
         if seen.without_rows:
-            yield "without rows", self._make_without_rows_finding(process, seen.without_rows, kept)
+            yield "without rows", self._make_unchosen_finding(process, seen.without_rows, kept, WITHOUT_ROWS)
         if seen.without_batch:
             yield "without batch", self._make_without_batch_finding(process, seen.without_batch, kept)
         lost = {why: count for why, count in (seen.dropped or {}).items() if why not in ASKED_FOR}
@@ -140,28 +150,17 @@ class CaptureIncomplete(KindsRule):
             try_next="choose other layers, steps or phases",
         )
 
-    def _make_unscored_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:
+    def _make_unchosen_finding(
+        self, process: ProcessDir, passes: int, kept: list[str], why: tuple[str, str]
+    ) -> Finding:
         return self.make_finding(
             f"cannot choose samples in {format_count(passes, 'captured pass')}, all were kept, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",
             evidence=kept,
-            cause="the batch has no labels that fit what the model returned, or, for `wrong`, labels that are neither "
-            "classes nor 0 and 1",
-            try_next="look at `labels` and `outputs` of a datapoint; `--capture-samples N` (every Nth) needs no labels",
-        )
-
-    def _make_without_rows_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:
-        return self.make_finding(
-            f"cannot choose samples in {format_count(passes, 'captured pass')}, all were kept, {process.display_name}",
-            severity="warning",
-            rank=process.rank,
-            phase="capture",
-            evidence=kept,
-            cause="the number of samples is unknown: the model's arguments have no tensor, or the first one does not "
-            "have one row per sample",
-            try_next="leave out `--capture-samples`, or pass the model a batch-first tensor as its first argument",
+            cause=why[0],
+            try_next=why[1],
         )
 
     def _make_without_batch_finding(self, process: ProcessDir, passes: int, kept: list[str]) -> Finding:

@@ -187,7 +187,7 @@ class _Course:
     def _settle_gaps(self, now: float) -> None:
         """Settle the gaps of which nothing more can become known."""
         while self._open and (self._is_settled(self._open[0], now) or len(self._open) > MAX_OPEN):
-            self._settle(self._open.popleft())
+            self._attribute_gap(self._open.popleft())
 
     def _is_settled(self, gap: _Gap, now: float) -> bool:
         is_usual_known = gap.until - gap.after == 1 or len(self._rates) >= LEAST_RATES
@@ -196,9 +196,9 @@ class _Course:
     def settle_all(self) -> None:
         """The run is over."""
         while self._open:
-            self._settle(self._open.popleft())
+            self._attribute_gap(self._open.popleft())
 
-    def _settle(self, gap: _Gap) -> None:
+    def _attribute_gap(self, gap: _Gap) -> None:
         steps = gap.until - gap.after
         spans = list(_clip_spans(self._spans, gap.begin, gap.end))
         while self._spans and self._spans[0][1] < gap.begin:
