@@ -35,6 +35,7 @@ class Rule(RuleBase[Signals]):
     """
 
     listens: ClassVar[tuple[type[Event], ...]] = ()  # the events `feed` is called for
+    grade: ClassVar[str] = ""  # how sure its findings are, if neither they nor what was observed say
     observes: ClassVar[tuple[type[Observed], ...]] = ()  # of observations those of these classes; none given: all
     _renamed = {"found": "make_finding", "once": "report_once"}
 
@@ -57,8 +58,9 @@ class Rule(RuleBase[Signals]):
         return ()
 
     def make_finding(self, title: str, **parts: Unpack[EvidencedParts]) -> Finding:
-        """A finding of this rule, of its usual severity unless ``parts`` says otherwise."""
+        """A finding of this rule, of its usual severity and grade unless ``parts`` says otherwise."""
         parts.setdefault("severity", self.severity)
+        parts.setdefault("grade", self.grade)
         return Finding(code=self.code, title=title, **parts)
 
     def report_once(self, given: list[Finding], new: Finding) -> list[Finding]:

@@ -1,6 +1,7 @@
 """TD-A001: GradScaler skips too many updates."""
 
 from tdbg.core.events import Finding, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
@@ -48,6 +49,7 @@ class SkipStreak(PerProcessRule[_State]):
     code = "TD-A001"
     title = "GradScaler skips many updates"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     kept = _State
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Injection
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 
@@ -29,6 +30,7 @@ class FlagRejected(Rule):
     code = "TD-C001"
     title = "debug flag rejected by the program"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (Injection,)
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Injection, Observation
 from tdbg.core.flags import FLAGS, covers
+from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import join_limited
@@ -39,6 +40,7 @@ class FlagUntaken(Rule):
     code = "TD-C002"
     title = "debug flag that was never read"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (Injection, Observation)
     needs = Needs()  # a process that took no flag may have written nothing at all
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.capture import CaptureDone
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
@@ -32,6 +33,7 @@ class NothingSeen(Rule):
     code = "TD-C003"
     title = "nothing was instrumented"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
 
     def finish(self, view: View) -> Iterable[Finding]:
         seen = any(_was_seen(found) for found in view.processes.values())

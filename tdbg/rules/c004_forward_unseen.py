@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Note
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 
@@ -31,6 +32,7 @@ class ForwardUnseen(Rule):
     code = "TD-C004"
     title = "no forward pass was seen"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (Note,)
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, ProbeOff, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
@@ -39,6 +40,7 @@ class PartOff(Rule):
     code = "TD-C005"
     title = "a part of tdbg switched itself off"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (ProbeOff, Step)
     needs = Needs()  # where tdbg could not start, nobody writes an event
 

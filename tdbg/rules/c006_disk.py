@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tdbg.core.events import Cost, Event, Finding, Note
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir, list_unwritten_processes
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
@@ -36,6 +37,7 @@ class DiskNote(Rule):
     code = "TD-C006"
     title = "records thinned out or lost for want of disk space"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (Note, Cost)
 
     def __init__(self) -> None:

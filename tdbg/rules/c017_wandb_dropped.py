@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.wandb_metrics import WandbDroppedCall, WandbFinished
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, join_limited
@@ -34,6 +35,7 @@ class WandbDropped(Rule):
     code = "TD-C017"
     title = "wandb dropped values logged for an earlier step"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (Observation,)
     observes = (WandbDroppedCall, WandbFinished)
 

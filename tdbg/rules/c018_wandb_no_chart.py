@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.wandb_metrics import ChartlessKey
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import MAX_EVIDENCE, RULES, Rule
@@ -37,6 +38,7 @@ class WandbNoChart(Rule):
     code = "TD-C018"
     title = "a key makes no chart in wandb"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (Observation,)
     observes = (ChartlessKey,)
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.wandb_metrics import WandbCallFailed, WandbMessage
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import MAX_EVIDENCE, RULES, Rule
@@ -37,6 +38,7 @@ class WandbFailed(Rule):
     code = "TD-C019"
     title = "wandb failed"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (Observation,)
     observes = (WandbCallFailed, WandbMessage)
 

@@ -8,7 +8,7 @@ from tdbg.core.observations.dataloader import LabelsOutside
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, join_limited
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, Rule, add_grade
 from tdbg.rules.text import clip_text
 
 # What cross-entropy and gather say on the host, and what is left of it on an accelerator.
@@ -60,7 +60,8 @@ class LabelRange(Rule):
         seen = self._seen.get(process.label)
         if seen is None or not isinstance(event, Traceback) or not ERROR.search(event.message):
             return []
-        return self.report_from(process, self._given, self._make_range_finding(process, seen.labels, event))
+        new = self._make_range_finding(process, seen.labels, event)
+        return self.report_from(process, self._given, add_grade(new, seen.labels))
 
     def _make_range_finding(self, process: ProcessDir, seen: LabelsOutside, failure: Traceback) -> Finding:
         rows, indices = list(map(str, seen.rows)), list(map(str, seen.indices))

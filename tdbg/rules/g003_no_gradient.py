@@ -10,7 +10,7 @@ from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, join_limited
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, Rule, add_grade
 
 KINDS = {
     "none": (
@@ -95,9 +95,8 @@ class NoGradient(Rule):
                 continue
             if lasting and (process.label, kind) not in self._said:
                 self._said.add((process.label, kind))
-                found += self.report_from(
-                    process, self._given[kind], self._make_gap_finding(process, seen.step, kind, lasting)
-                )
+                new = self._make_gap_finding(process, seen.step, kind, lasting)
+                found += self.report_from(process, self._given[kind], add_grade(new, seen))
         return found
 
     def _is_reported(self, process: ProcessDir, lasting: Lasting) -> bool:

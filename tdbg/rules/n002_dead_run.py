@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, NonFinite, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
@@ -66,6 +67,7 @@ class DeadRun(PerProcessRule[_Streak]):
     code = "TD-N002"
     title = "dead run: the loss stays NaN or Inf"
     severity = "critical"
+    grade = Evidence.LOCAL.grade_word
     kept = _Streak
     listens = (Step, NonFinite)
 

@@ -9,7 +9,7 @@ from tdbg.core.observations.augmentation import TransformSlow
 from tdbg.core.observations.dataloader import DataWait, SlowStart
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, Rule, overwrite_finding, read_observations
+from tdbg.rules import RULES, Rule, add_grade, overwrite_finding, read_observations
 
 WINDOW = 64  # batches that a `DataWait` before the end speaks of
 TITLE_SHARE = 0.2  # of the run's time: a wait that took less in the end stays what it was found to be
@@ -58,7 +58,7 @@ class DataStarved(Rule):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         for seen in read_observations(event, self.observes):
-            new = self._make_input_finding(process, seen)
+            new = add_grade(self._make_input_finding(process, seen), seen)
             if isinstance(seen, DataWait) and seen.run_over is not None:
                 first_step = self._first_steps.setdefault((process.label, seen.dataset), seen.step)
                 if first_step != seen.step or seen.run_over:

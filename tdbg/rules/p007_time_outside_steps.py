@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tdbg.core.events import Cost, Event, Finding, Observation, Start, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved, LoadFailed, SaveFailed
 from tdbg.core.observations.compilation import CompileTime
 from tdbg.core.rule_base import Needs
@@ -290,6 +291,7 @@ class TimeOutsideSteps(Rule):
     code = "TD-P007"
     title = "much of the time goes outside of training steps"
     severity = "info"
+    grade = Evidence.STATISTICAL.grade_word
     listens = (Start, Step, Cost, Observation)
     observes = (*SAVES, CompileTime)
     needs = Needs(events=(Step,))

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding, Start
+from tdbg.core.observations import Evidence
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
 from tdbg.rules import RULES, Rule
@@ -40,6 +41,7 @@ class UnevenRanks(Rule):
     code = "TD-R001"
     title = "ranks stopped at different steps"
     severity = "error"
+    grade = Evidence.LOCAL.grade_word
     listens = (Start,)
     needs = Needs(ranks=2)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tdbg.core.events import STOPPED, ChildExit, Event, Finding, Note, Observation
 from tdbg.core.host import host_name
 from tdbg.core.native_stack import NATIVE_STACK, CrashPlace, read_crash_place
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.rule_base import Link
@@ -69,6 +70,7 @@ class RankExit(Rule):
     code = "TD-R002"
     title = "a rank exited with an error code or was killed by a signal"
     severity = "error"
+    grade = Evidence.LOCAL.grade_word
     leads_to = ("TD-R001", Link("TD-R003", least=-1), "TD-R004", "TD-R006", Link("TD-C005", least=-1, other=("rank",)))
     listens = (ChildExit, Observation, Note)
     observes = (QuietRank, RankResumed, HungRank, HungRankResumed)

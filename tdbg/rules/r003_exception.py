@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Note, Traceback
+from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
@@ -82,6 +83,7 @@ class ExceptionRule(Rule):
     code = "TD-R003"
     title = "exception"
     severity = "error"
+    grade = Evidence.LOCAL.grade_word
     leads_to = ("TD-R001", "TD-R004", Link("TD-R006", same=("rank",)))  # others that hang do so because it is gone
     listens = (Note, Traceback)
 
@@ -132,7 +134,7 @@ class ExceptionRule(Rule):
             )
         if self._crash is None:
             logged = self._swallowed.pop((event.exception, event.where), None)
-            finding = logged.finding if logged else Finding(code=self.code, severity=self.severity, title="")
+            finding = logged.finding if logged else self.make_finding("")
             self._fill_finding(finding, process, event, "uncaught")
             self._crash = event.t, finding
             return () if logged else (finding,)
@@ -147,7 +149,7 @@ class ExceptionRule(Rule):
         if kept is None and len(self._swallowed) >= MAX_SWALLOWED:
             return ()
         if kept is None:
-            kept = self._swallowed[key] = _Swallowed(Finding(code=self.code, severity="", title=""))
+            kept = self._swallowed[key] = _Swallowed(self.make_finding(""))
         new = kept.count == 0
         ends_thread = event.how == "thread"
         if new or (ends_thread and kept.threads == 0):  # the end of a thread says more than its log

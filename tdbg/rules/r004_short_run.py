@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation, Plan
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
@@ -34,6 +35,7 @@ class ShortRun(Rule):
     code = "TD-R004"
     title = "fewer steps than planned"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     listens = (Plan, Observation)
     observes = (StoppingCheck,)
     needs = Needs(events=(Plan,))

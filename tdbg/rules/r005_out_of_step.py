@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Start
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.distributed import CallOrder, GroupOrder
 from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
@@ -69,6 +70,7 @@ class OutOfStep(Rule):
     code = "TD-R005"
     title = "ranks out of step"
     severity = "error"
+    grade = Evidence.LOCAL.grade_word
     leads_to = ("TD-R001", Link("TD-R002", least=-1), Link("TD-R003", least=-1), "TD-R006")
     listens = (Start, Observation)
     observes = (CallOrder,)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
+from tdbg.core.observations import Evidence
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.ranges import MAX_RANKS
@@ -176,6 +177,7 @@ class RankQuiet(Rule):
     code = "TD-R006"
     title = "job hangs: a rank keeps others waiting"
     severity = "warning"
+    grade = Evidence.LOCAL.grade_word
     leads_to = (
         "TD-R001",
         "TD-R002",

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tdbg.core.events import Finding, Start, Traceback
+from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Needs
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import clip_text, format_ranks
@@ -56,6 +57,7 @@ class EarlyEnd(Rule):
     code = "TD-R007"
     title = "a rank ended before others that needed it"
     severity = "error"
+    grade = Evidence.LOCAL.grade_word
     leads_to = ("TD-R001", "TD-R002", "TD-R003", "TD-R004", "TD-R006")
     listens = (Start,)
     needs = Needs(ranks=2)
@@ -101,6 +103,7 @@ class EarlyEnd(Rule):
         return self.make_finding(
             f"rank {first.rank} ended {ended} after step {first.step}, and {then}",
             severity=self.severity if sure else "warning",
+            grade=self.grade if sure else Evidence.STATISTICAL.grade_word,
             first_step=first.step,
             rank=first.rank,
             evidence=[

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Start, Step
-from tdbg.core.observations import Observed
+from tdbg.core.observations import Evidence, Observed
 from tdbg.core.observations.dataloader import DataWait
 from tdbg.core.observations.hang import TrainingLines
 from tdbg.core.observations.rank_batches import BatchChecksums
@@ -172,6 +172,7 @@ class SlowRank(Rule):
     code = "TD-R010"
     title = "a slow rank keeps the others waiting"
     severity = "warning"
+    grade = Evidence.STATISTICAL.grade_word
     listens = (Start, Step, Observation)
     observes = (BatchChecksums, DataWait, TrainingLines)
     needs = Needs(observations=(BatchChecksums,), ranks=2)

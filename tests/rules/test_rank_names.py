@@ -19,6 +19,7 @@ from tdbg.core.events import Event, Finding, Observation, Step, Traceback
 from tdbg.core.observations import Observed
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.rules import RULES, Rule
+from tdbg.rules._order import GRADES
 from tdbg.rules.view import View
 
 FOLDERS = {"other/vm-77": "process vm-77", "rank0000": "rank 0"}
@@ -185,6 +186,7 @@ def test_a_finding_names_the_process_that_it_is_of(run_dir: RunDir, code: str, f
     for finding in found:
         assert finding.rank == process.rank or code == "TD-C005"
         assert FOLDERS[folder] in finding.title or code == "TD-R003", finding.title
+        assert finding.grade in GRADES, f"{code} does not say how sure it is"
         assert not [text for text in texts_of(finding) if re.search(r"\bNone\b", text)]
 
 
@@ -248,3 +250,9 @@ def test_no_rule_writes_the_rank_of_a_process_by_itself() -> None:
                 found.append(f"{path.name}:{node.lineno}")
     allowed = {"n001_first_nonfinite.py", "r003_exception.py"}  # there it is known
     assert not [place for place in found if place.split(":")[0] not in allowed]
+
+
+@pytest.mark.parametrize("code", sorted(OF_RANKS | OF_RUNS))
+def test_a_rule_on_the_whole_run_says_how_sure_it_is(code: str) -> None:
+    source = inspect.getsource(sys.modules[rule_of(code).__module__])
+    assert rule_of(code).grade in GRADES or "grade=" in source, f"{code} does not say how sure its findings are"
