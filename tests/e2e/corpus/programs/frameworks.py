@@ -3,6 +3,7 @@
 usage: frameworks.py KIND
 """
 
+import copy
 import logging
 import os
 import warnings
@@ -229,7 +230,88 @@ def diffusers_loop() -> None:
     record.print_summary()
 
 
+def make_language_model(positions: int):
+    """A tiny causal language model and a tokenizer whose words are the numbers of the tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = {"<pad>": 0, "<eos>": 1} | {str(token): token for token in range(2, parts.VOCABULARY)}
+    splitter = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    splitter.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    config = LlamaConfig(
+        vocab_size=parts.VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=positions, pad_token_id=0, eos_token_id=1, bos_token_id=1,
+    )  # fmt: skip
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=splitter, pad_token="<pad>", eos_token="<eos>")
+    return LlamaForCausalLM(config), tokenizer
+
+
+def write_words(tokens: Tensor) -> list[str]:
+    """A line of words for each row of tokens."""
+    return [" ".join(map(str, row.tolist())) for row in tokens]
+
+
+def trl_fine_tuning() -> None:
+    """TRL's supervised trainer: texts of different lengths, evaluation, LoRA on a frozen model."""
+    from datasets import Dataset as Table
+    from peft import LoraConfig
+    from transformers import set_seed
+    from trl import SFTConfig, SFTTrainer
+
+    set_seed(0)
+    model, tokenizer = make_language_model(32)
+    rows = [text[: 18 + 3 * (at % 7)].strip() for at, text in enumerate(write_words(parts.draw_text(1400, 16, seed=1)))]
+    arguments = SFTConfig(
+        output_dir=str(parts.make_folder()), max_steps=320, per_device_train_batch_size=8, learning_rate=1e-2,
+        eval_strategy="steps", eval_steps=100, save_strategy="no", logging_steps=20, max_length=32, report_to=[],
+        disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False,
+    )  # fmt: skip
+    trainer = SFTTrainer(
+        model,
+        arguments,
+        train_dataset=Table.from_dict({"text": rows[:1300]}),
+        eval_dataset=Table.from_dict({"text": rows[1300:]}),
+        processing_class=tokenizer,
+        peft_config=LoraConfig(
+            r=4,
+            target_modules=["q_proj", "v_proj", "down_proj"],
+            modules_to_save=["lm_head"],
+            task_type="CAUSAL_LM",
+        ),
+    )
+    trainer.train()
+    print(trainer.evaluate())
+
+
+def trl_preferences() -> None:
+    """TRL's preference trainer: a frozen copy of the model is the reference."""
+    from datasets import Dataset as Table
+    from transformers import set_seed
+    from trl import DPOConfig, DPOTrainer
+
+    set_seed(0)
+    model, tokenizer = make_language_model(32)
+    chain = parts.draw_text(1300, 16, seed=1)
+    noise = torch.randint(2, parts.VOCABULARY, (1300, 8), generator=torch.Generator().manual_seed(3))
+    columns = {"prompt": chain[:, :8], "chosen": chain[:, 8:], "rejected": noise}
+    arguments = DPOConfig(
+        output_dir=str(parts.make_folder()), max_steps=320, per_device_train_batch_size=4, learning_rate=1e-3,
+        save_strategy="no", logging_steps=20, max_length=32, report_to=[], disable_tqdm=True, use_cpu=True, bf16=False,
+        gradient_checkpointing=False,
+    )  # fmt: skip
+    trainer = DPOTrainer(
+        model,
+        copy.deepcopy(model),
+        args=arguments,
+        train_dataset=Table.from_dict({name: write_words(tokens) for name, tokens in columns.items()}),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+
+
 KINDS = {
+    "trl-fine-tuning": trl_fine_tuning,
+    "trl-preferences": trl_preferences,
     "hugging-face": hugging_face,
     "hugging-face-classifier": hugging_face_classifier,
     "lightning": lightning_fit,
