@@ -23,6 +23,8 @@ class DiffusionModelDebugger(PyTorchDebugger):
     that lose all spread are anomalies.
     """
 
+    _sort = "diffusion"
+
     def __init__(self, level: DebugLevel | str = DebugLevel.BASIC) -> None:
         super().__init__(level)
         self._spread: tuple[float, float] | None = None  # std at the first step, and the largest so far

@@ -44,7 +44,7 @@ def log_line(mark: str, text: str, level: str = "D") -> None:
     level: D, S, I, W or E.
     """
     session = current_session()
-    if session is None or _is_loader_worker() or not _keeps_lines(session):
+    if session is None or is_loader_worker() or not _keeps_lines(session):
         LOG.log({"D": 10, "S": 15, "I": 20, "W": 30, "E": 40}[level], "%s %s", mark, text)
         return
     session.monitor.log_line(mark, text, level)
@@ -54,7 +54,7 @@ def _keeps_lines(session: Session) -> bool:
     return session.agent is not None
 
 
-def _is_loader_worker() -> bool:
+def is_loader_worker() -> bool:
     """True in a DataLoader's worker, which is no rank and never becomes one."""
     import sys
 

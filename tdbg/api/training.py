@@ -64,6 +64,8 @@ class TrainingDebugger(PyTorchDebugger):
     explosion, vanishing: bounds of a parameter's gradient norm (L2).
     """
 
+    _sort = "training"
+
     def __init__(
         self,
         level: DebugLevel | str = DebugLevel.BASIC,

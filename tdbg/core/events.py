@@ -429,6 +429,19 @@ class Metric(Event):
 
 
 @event_type
+class Anomaly(Event):
+    """What a debugger of the Python API found in one of its calls: the first 1,000 of a kind, then every 1,000th."""
+
+    TYPE: ClassVar[str] = "anomaly"
+
+    step: int = doc("the step that was running; after an update, and in evaluation, the last one done", 0)
+    debugger: str = doc("general (PyTorchDebugger), training or diffusion", "")
+    kind: str = doc("what is wrong: non-finite, explosion, vanishing, loss, latents, autograd, exception, ...", "")
+    text: str = doc("the same in words", "")
+    count: int = doc("so many of this kind were found by debuggers of this sort in this process, this one included", 1)
+
+
+@event_type
 class Trace(Event):
     """A window of torch.profiler is over, and its trace is written (or the program's own, taken over)."""
 
@@ -526,16 +539,17 @@ def encode(event: Event) -> bytes:
     except (ValueError, TypeError):  # a NaN somewhere, or a value only repr can show
         text = _ENCODER.encode(plain(record))
     if "\\ud" in text:  # a lone surrogate, from a file name that is not UTF-8, makes the line unreadable
-        text = _ENCODER.encode(_replace_lone_surrogates(plain(record)))
+        text = _ENCODER.encode(replace_lone_surrogates(plain(record)))
     return text.encode("ascii") + b"\n"
 
 
-def _replace_lone_surrogates(value: Any) -> Any:
+def replace_lone_surrogates(value: Any) -> Any:
+    """Nested plain data whose strings can be written as UTF-8."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_replace_lone_surrogates(key): _replace_lone_surrogates(item) for key, item in value.items()}
-    return [_replace_lone_surrogates(item) for item in value] if isinstance(value, list) else value
+        return {replace_lone_surrogates(key): replace_lone_surrogates(item) for key, item in value.items()}
+    return [replace_lone_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
 def _mask_secrets(value: object) -> Any:

@@ -1,11 +1,14 @@
 """How many steps of a run had an anomaly, by kind: what `TrainingDebugger` counts in a program, from the records alone."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from tdbg.core.events import Finding, Step, as_float
+from tdbg.core.events import Anomaly, Finding, Step, as_float
 from tdbg.core.step_anomalies import LossSpike, has_exploded, has_vanished
+
+MAX_KINDS = 100  # of anomalies in a process
 
 
 class TrainingSummary(TypedDict):
@@ -33,14 +36,17 @@ class TrainingPart(TypedDict):
 
 
 class DiffusionPart(TypedDict):
-    """What the diffusion debugger noted in this run, under its tag."""
+    """What `DiffusionModelDebugger` found in calls of the program. debug_history_length: of these, those on record."""
 
     total_anomalies: int
     debug_history_length: int
 
 
 class GeneralPart(TypedDict):
-    """The findings but for those of severity info, by code. debug_history_length: observations."""
+    """Findings but for those of severity info, by code, and what `PyTorchDebugger` found in calls of the program, by kind.
+
+    debug_history_length: observations, and of these anomalies those on record.
+    """
 
     total_anomalies: int
     debug_history_length: int
@@ -89,6 +95,31 @@ class TrainingCounts:
         self.anomalies += bad_loss or exploded or vanished or (event.finite is False and not event.skipped)
 
 
+class AnomalyCounts:
+    """Counts what debuggers of the Python API found in one process."""
+
+    __slots__ = ("_by_kind", "_recorded")
+
+    def __init__(self) -> None:
+        self._by_kind: dict[tuple[str, str], int] = {}
+        self._recorded: Counter[str] = Counter()
+
+    def add_anomaly(self, event: Anomaly) -> None:
+        """Take an event: it carries how many of its kind there were, as not each of many has an event of its own."""
+        key = event.debugger, event.kind
+        if key in self._by_kind or len(self._by_kind) < MAX_KINDS:
+            self._by_kind[key] = max(event.count, self._by_kind.get(key, 0))
+        self._recorded[event.debugger] += 1
+
+    def count_kinds(self, debugger: str) -> dict[str, int]:
+        """How many of each kind the debuggers of one sort found."""
+        return {kind: count for (sort, kind), count in self._by_kind.items() if sort == debugger}
+
+    def count_recorded(self, debugger: str) -> int:
+        """How many of them are on record."""
+        return self._recorded[debugger]
+
+
 def summarize_training(counts: Sequence[TrainingCounts]) -> TrainingSummary:
     """The counts of the ranks as one."""
 
@@ -113,10 +144,11 @@ def summarize_training(counts: Sequence[TrainingCounts]) -> TrainingSummary:
 
 
 def summarize_debuggers(
-    training: TrainingSummary, findings: Iterable[Finding], observations: int, diffusion: int = 0
+    training: TrainingSummary, findings: Iterable[Finding], observations: int, anomalies: Sequence[AnomalyCounts] = ()
 ) -> DebugSummary:
-    """The summary of a run. observations: how many there are. diffusion: those of the diffusion debugger."""
-    codes = [finding.code for finding in findings if finding.severity != "info"]
+    """The summary of a run. observations: how many there are. anomalies: of each process; the highest counts."""
+    found = Counter(finding.code for finding in findings if finding.severity != "info")
+    general = found + _find_highest(anomalies, "general")
     return {
         "training_debugger": {
             "total_anomalies": training["anomaly_steps"],
@@ -125,10 +157,21 @@ def summarize_debuggers(
             "anomaly_rate": training["anomaly_rate"],
             "gradient_explosion_rate": training["gradient_explosion_rate"],
         },
-        "diffusion_debugger": {"total_anomalies": 0, "debug_history_length": diffusion},
+        "diffusion_debugger": {
+            "total_anomalies": _find_highest(anomalies, "diffusion").total(),
+            "debug_history_length": max((one.count_recorded("diffusion") for one in anomalies), default=0),
+        },
         "general_debugger": {
-            "total_anomalies": len(codes),
-            "debug_history_length": observations,
-            "anomalies": {code: codes.count(code) for code in dict.fromkeys(codes)},
+            "total_anomalies": general.total(),
+            "debug_history_length": observations + max((one.count_recorded("general") for one in anomalies), default=0),
+            "anomalies": dict(general),
         },
     }
+
+
+def _find_highest(anomalies: Iterable[AnomalyCounts], debugger: str) -> Counter[str]:
+    """Of each kind the highest count of a process."""
+    highest: Counter[str] = Counter()
+    for one in anomalies:
+        highest |= Counter(one.count_kinds(debugger))
+    return highest

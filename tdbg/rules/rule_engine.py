@@ -169,6 +169,7 @@ class RuleEngine:
             observations_by_flag=_count_observations_by_flag(view),
             triggers=_build_trigger_rows(view),
             training=summarize_training([found.counts for found in view.list_rank_processes()]),
+            anomalies=[found.anomalies for found in view.processes.values()],
             notes=[
                 *_merge_notes(view),
                 *corrections,

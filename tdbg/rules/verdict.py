@@ -13,7 +13,13 @@ from tdbg.core.rundir import RUNS, RunDir, write_json
 from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import is_at_least
 from tdbg.rules.cost_lines import BaselineRow, CostRow, format_cost, list_baseline, list_costs
-from tdbg.rules.debug_summary import DebugSummary, TrainingSummary, summarize_debuggers, summarize_training
+from tdbg.rules.debug_summary import (
+    AnomalyCounts,
+    DebugSummary,
+    TrainingSummary,
+    summarize_debuggers,
+    summarize_training,
+)
 from tdbg.rules.finding_lines import Story, format_finding, format_title, group_stories, list_grades, list_stories
 from tdbg.rules.flag_lines import InjectionRow, format_flags
 from tdbg.rules.preflight_lines import TrialRow, explain_untested, format_trials
@@ -92,6 +98,7 @@ class Verdict:
     observations_by_flag: dict[str, ObservationsRow] = field(default_factory=dict)  # of flags and levels
     triggers: list[TriggerRow] = field(default_factory=list)  # conditions that came true; no findings
     training: TrainingSummary = field(default_factory=lambda: summarize_training([]))
+    anomalies: list[AnomalyCounts] = field(default_factory=list)  # of debuggers of the Python API, by process
     notes: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
@@ -273,14 +280,8 @@ class Verdict:
         }
 
     def _summarize_debuggers(self) -> DebugSummary:
-        looks = self.observations_by_flag
-        diffusion = looks.get("DIFFUSION", {})
-        return summarize_debuggers(
-            self.training,
-            self.findings,
-            sum(row.get("count", 0) for row in looks.values()),
-            diffusion.get("count", 0),
-        )
+        observations = sum(row.get("count", 0) for row in self.observations_by_flag.values())
+        return summarize_debuggers(self.training, self.findings, observations, self.anomalies)
 
     def write_report(self, run: RunDir) -> None:
         """Leave report.json in the run directory (the supervisor's last act)."""

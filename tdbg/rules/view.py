@@ -9,6 +9,7 @@ from typing import Any
 from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import (
+    Anomaly,
     Baseline,
     ChildExit,
     Cost,
@@ -34,7 +35,7 @@ from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.observations.preflight import Refused
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rundir import AGENTS, ProcessDir, RunDir, is_process_alive, restart_count
-from tdbg.rules.debug_summary import TrainingCounts
+from tdbg.rules.debug_summary import AnomalyCounts, TrainingCounts
 from tdbg.rules.flag_lines import Injections
 
 CHECKPOINTS = (CheckpointSaved.PART, CheckpointRead.PART)
@@ -126,6 +127,7 @@ class ProcessView:
     triggers: list[Trigger] = field(default_factory=list)  # the first ones
     trials: list[Observation] = field(default_factory=list)  # of a preflight
     counts: TrainingCounts = field(default_factory=TrainingCounts)
+    anomalies: AnomalyCounts = field(default_factory=AnomalyCounts)
     _epoch: tuple[int | None, int] = (None, 0)  # of the training loader: which one, and the batches before it
 
     @property
@@ -171,6 +173,8 @@ class ProcessView:
                 self.swallowed += 1
         elif isinstance(event, Observation):
             self._add_observation(event)
+        elif isinstance(event, Anomaly):
+            self.anomalies.add_anomaly(event)
         elif isinstance(event, ProbeOff):
             self.failed_probes.add(event.probe)
         elif isinstance(event, Trigger):

@@ -23,6 +23,7 @@ from tdbg.logs.collapse import Group, format_ranks, iter_groups
 from tdbg.logs.filter_args import FilterArgs, validate_args
 from tdbg.logs.log_window import parse_place, read_window
 from tdbg.logs.run_filter import Job, as_json
+from tdbg.viewer.encoding import encode_json
 from tdbg.viewer.routes import ConflictError
 
 MAX_RECORDS = 1_000
@@ -149,7 +150,7 @@ def main() -> int:
         found = _Refusal(what=str(error), hint=error.hint)
     except (OSError, OverflowError, RecursionError) as error:
         found = _Refusal(what=describe_error(error), hint="use another expression, or check the files of the run")
-    sys.stdout.buffer.write(msgspec.json.encode(found))
+    sys.stdout.buffer.write(encode_json(found))
     return REFUSED if isinstance(found, _Refusal) else 0
 
 

@@ -24,6 +24,7 @@ from tdbg.core.webpage import find_styled_ids, load_plotly_script
 from tdbg.viewer.access import AccessControl, refuse
 from tdbg.viewer.answers.server import WrongTokenError
 from tdbg.viewer.connections import TimedConnection
+from tdbg.viewer.encoding import encode_json
 from tdbg.viewer.routes import API, ConflictError, Download, Route, TooLargeError, build_openapi, list_routes
 from tdbg.viewer.run_library import Served, UnknownRunError
 
@@ -138,7 +139,7 @@ async def _read_body(request: Request) -> bytes:
 
 
 def _send_json(value: object, change: Callable[[bytes], bytes] = bytes) -> Response:
-    return Response(change(msgspec.json.encode(value)), media_type="application/json")
+    return Response(change(encode_json(value)), media_type="application/json")
 
 
 def _send_file(found: Download) -> Response:

@@ -329,3 +329,37 @@ def test_a_gradient_that_is_not_finite_is_logged_under_gradients(debugger, logge
     lines = logged_messages()
     assert lines[0].startswith("[DEBUG_GRADIENTS_NON_FINITE] 1 NaN in gradient of 0.weight")
     assert lines[1].startswith("[DEBUG_FORWARD_NON_FINITE] 1 NaN in x")
+
+
+def test_what_debuggers_find_in_a_run_is_on_record_and_counted(program_runner):
+    done = program_runner(
+        """
+        training, diffusion, general = tdbg.TrainingDebugger(), tdbg.DiffusionModelDebugger(), tdbg.PyTorchDebugger()
+        def look(step):
+            diffusion.monitor_diffusion_step(None, step, torch.randn(2, 8) * (1e6 if step == 3 else 1.0))
+            if step in (2, 4):
+                general.analyze_tensor(torch.tensor([float("nan")]), "x")
+        train(4, look)
+        for _ in range(2500):
+            general.remember("odd", "one of many")
+        print(json.dumps([diffusion.get_debug_summary()["anomalies"], general.get_debug_summary()["total_anomalies"]]))
+        """,
+        [],
+    )
+    assert done.printed_json == [{"latents": 1}, 2502]
+    found = done.read_events("anomaly")
+    assert Counter((one["debugger"], one["kind"]) for one in found) == {
+        ("diffusion", "latents"): 1,
+        ("general", "non-finite"): 2,
+        ("general", "odd"): 1001,  # of many the first, and then every thousandth
+    }
+    assert [one["step"] for one in found if one["kind"] == "non-finite"] == [2, 4]
+    summary = json.loads((done.folder / "report.json").read_text())["debug_summary"]
+    assert summary["diffusion_debugger"] == {"total_anomalies": 1, "debug_history_length": 1}
+    assert summary["general_debugger"]["anomalies"] == {"non-finite": 2, "odd": 2000}
+    assert summary["general_debugger"]["total_anomalies"] == 2002
+
+
+def test_outside_of_a_run_nothing_is_written(program_runner):
+    done = program_runner("tdbg.PyTorchDebugger().analyze_tensor(torch.tensor([float('nan')]))\nprint(json.dumps(1))")
+    assert done.printed_json == 1 and not done.folder.exists()

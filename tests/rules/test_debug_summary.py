@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tdbg.core.events import Step
-from tdbg.rules.debug_summary import TrainingCounts, summarize_training
+from tdbg.core.events import Anomaly, Step
+from tdbg.rules.debug_summary import MAX_KINDS, AnomalyCounts, TrainingCounts, summarize_debuggers, summarize_training
 
 
 def count(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -70,3 +70,27 @@ def test_of_several_ranks_the_highest_counts() -> None:
         ranks[1].add_step(Step(step=number, micro=1, loss="nan" if number > 8 else 1.0))
     found = summarize_training(ranks)
     assert (found["total_steps"], found["anomaly_steps"], found["anomaly_rate"]) == (10, 2, 0.2)
+
+
+def test_of_anomalies_each_kind_counts_as_often_as_in_the_process_that_has_most() -> None:
+    first, second = AnomalyCounts(), AnomalyCounts()
+    for counts, debugger, kind, so_many in (
+        (first, "diffusion", "latents", 3),
+        (second, "diffusion", "latents", 2),
+        (second, "diffusion", "non-finite", 5),
+        (second, "general", "odd", 1),
+        (second, "training", "loss", 9),
+    ):
+        for count in range(1, so_many + 1):
+            counts.add_anomaly(Anomaly(debugger=debugger, kind=kind, count=count))
+    found = summarize_debuggers(summarize_training([]), [], 10, [first, second])
+    assert found["diffusion_debugger"] == {"total_anomalies": 8, "debug_history_length": 7}
+    assert found["general_debugger"] == {"total_anomalies": 1, "debug_history_length": 11, "anomalies": {"odd": 1}}
+    assert found["training_debugger"]["total_anomalies"] == 0, "of these the step records speak"
+
+
+def test_a_hostile_number_of_kinds_is_not_kept() -> None:
+    counts = AnomalyCounts()
+    for number in range(5 * MAX_KINDS):
+        counts.add_anomaly(Anomaly(debugger="general", kind=f"kind {number}"))
+    assert len(counts.count_kinds("general")) == MAX_KINDS

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 from starlette.concurrency import run_in_threadpool
 
 from tdbg.core.tables import to_json_value
 from tdbg.launch.live import read_snapshot
+from tdbg.viewer.encoding import encode_json
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
 
@@ -25,7 +25,7 @@ async def stream_status(served: Served, run: str) -> AsyncIterator[bytes]:
         status: dict[str, Any] = to_json_value((await run_in_threadpool(read_snapshot, found)).as_dict())
         for rank in status["ranks"]:
             rank.pop("last_seen_s", None)  # it changes by itself
-        now = msgspec.json.encode(status)
+        now = encode_json(status)
         if now != before:
             before, silent_s = now, 0.0
             yield b"event: status\ndata: " + now + b"\n\n"
