@@ -100,10 +100,16 @@ class Snapshot:
         }
 
 
-def read_snapshot(run: RunDir) -> Snapshot:
-    """The run now. Reads at most 64 kB a rank; TdbgError if run.json cannot be read."""
+def read_snapshot(run: RunDir, *, first_rank_alone: bool = False) -> Snapshot:
+    """The run now. Reads at most 64 kB a rank; TdbgError if run.json cannot be read.
+
+    first_rank_alone: no other rank's files are read, and processes that are no ranks are not counted.
+    """
     info = run.read_info()
     view, points, processes = View(run), {}, run.list_processes()
+    if first_rank_alone:
+        first = min((one.rank for one in processes if one.rank is not None), default=None)
+        processes = [one for one in processes if one.rank == first]
     tail_bytes = min(max(TAILS_BYTES // max(len(processes), 1), LEAST_TAIL_BYTES), TAIL_BYTES)
     for process in processes:
         found = [*_read_start_event(process), *_read_last_events(process, tail_bytes)]
@@ -116,7 +122,7 @@ def read_snapshot(run: RunDir) -> Snapshot:
     snapshot.ranks = [
         _build_rank_state(snapshot, view, found, points[found.process.label]) for found in view.list_rank_processes()
     ]
-    snapshot.processes = len(run.read_hellos())
+    snapshot.processes = len(processes) if first_rank_alone else len(run.read_hellos())
     snapshot.finding = _last_finding(run.path / FINDINGS)
     return snapshot
 

@@ -49,7 +49,7 @@ class Change(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def show_flags(served: Served, run: str) -> FlagStates:
     """The level and each debug flag: whether it is on, and how often its probe observed something."""
     found = served.runs.open_run(run)
-    snapshot = read_snapshot(found)
+    snapshot = read_snapshot(found, first_rank_alone=True)
     rank = snapshot.ranks[0] if snapshot.ranks else None
     settings = snapshot.settings
     on = set(rank.flags if rank else (name for name, value in settings.flags.items() if value is not False))
@@ -74,7 +74,7 @@ def show_flags(served: Served, run: str) -> FlagStates:
 def change_flags(served: Served, run: str, body: Change) -> dict[str, Any]:
     """Change level and flags of a live run, as `tdbg control`; the answer does not wait for the ranks."""
     found = served.runs.open_run(run)
-    known = tuple(read_snapshot(found).settings.flags)
+    known = tuple(read_snapshot(found, first_rank_alone=True).settings.flags)
     flags = read_flags([f"{name}={'true' if value else 'false'}" for name, value in body.flags.items()], known)
     return _send(served, run, Request(number=0, level=body.level, flags=flags, for_steps=body.for_steps))
 
