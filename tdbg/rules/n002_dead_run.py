@@ -74,7 +74,7 @@ class DeadRun(PerProcessRule[_Streak]):
     def __init__(self) -> None:
         super().__init__()
         self._longest = _Streak()
-        self._first = "", _Streak()  # the process that is named, and its own
+        self._told: dict[str, _Streak] = {}  # process -> its streak that was reported
         self._is_told = False  # by TD-N001
 
     def should_evaluate(self, event: Event) -> bool:
@@ -106,8 +106,7 @@ class DeadRun(PerProcessRule[_Streak]):
         said, state.said = state.said, True
         if said:
             return None
-        if not self._given:
-            self._first = process.label, state
+        self._told[process.label] = state
         return self._make_dead_finding(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
@@ -115,14 +114,21 @@ class DeadRun(PerProcessRule[_Streak]):
             for label, found in view.processes.items():
                 if label in self._states:
                     self._count_to_end(self._states[label], found)
-            label, streak = self._first
-            end = view.processes[label].end if label in view.processes else None
-            if end is not None and is_non_finite(end.loss):
-                steps, title = format_count(streak.steps, "step"), self._given[0].title
-                self._given[0].title = title.replace(GOING_ON, f"for {steps}, to the end of the run")
-            self._given[0].evidence.insert(0, self._longest.describe())
+            self._conclude(view)
         elif not self._is_told:
             yield from itertools.islice(filter(None, map(self._tell_last_loss, view.processes.values())), 1)
+
+    def _conclude(self, view: View) -> None:
+        """Say how long it lasted: in the process that is named, and in the one in which it lasted longest."""
+        given = self._given[0]
+        named = next((one for one in view.processes.values() if self._is_origin(given, one.process)), None)
+        streak = self._told.get(named.process.label, self._longest) if named is not None else self._longest
+        if named is not None and named.end is not None and is_non_finite(named.end.loss):
+            given.title = given.title.replace(
+                GOING_ON, f"for {format_count(streak.steps, 'step')}, to the end of the run"
+            )
+        longest = self._longest if self._longest.steps > streak.steps + 1 else streak  # ranks may differ by a step
+        given.evidence.insert(0, longest.describe())
 
     def _count_to_end(self, state: _Streak, found: ProcessView) -> None:
         """Add the steps after the last record: the process read the loss of its last step, on record or not."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tdbg.core.events import End, Event, Finding, Observation, Step, as_float
 from tdbg.core.observations import Observed
 from tdbg.core.observations.backward import LossGraph
-from tdbg.core.observations.optimizer import UpdateSizes
+from tdbg.core.observations.optimizer import EmptyUpdates, UpdateSizes
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule, read_observations
@@ -38,6 +38,7 @@ class _State:
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_LOSSES))
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_LOSSES))
     ratio: float | None = None  # of the last update to the weights
+    has_empty_updates: bool = False
     found: Finding | None = None
 
 
@@ -73,7 +74,7 @@ class LearnsNothing(ObservingRule[_State]):
         *("TD-G003", "TD-G005", "TD-N005", "TD-S002", "TD-S004", "TD-S005", "TD-S006", "TD-S007", "TD-S010", "TD-S011"),
     )
     listens: ClassVar[tuple[type[Event], ...]] = (Observation, Step, End)
-    observes = (LossGraph, UpdateSizes)
+    observes = (LossGraph, UpdateSizes, EmptyUpdates)
     kept = _State
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
@@ -96,6 +97,8 @@ class LearnsNothing(ObservingRule[_State]):
         """What the loss is, and how far the last update went."""
         if isinstance(seen, UpdateSizes):
             state.ratio = as_float(seen.ratio_median)
+        elif isinstance(seen, EmptyUpdates):
+            state.has_empty_updates = True
         elif isinstance(seen, LossGraph):
             classes = seen.classes if (seen.classes or 0) > 1 else None
             # Several losses, or one over a changing number of classes, are not judged.
@@ -184,10 +187,13 @@ def _compute_median(values: Collection[float]) -> float:
 
 def _find_suspect(state: _State) -> str:
     """The first of what is suspicious in the record, in the order in which one would look."""
+    if state.has_empty_updates:
+        return "the optimizer updates none of the parameters of this model (TD-S011)"
     if state.rate < 1e-7:
         return f"the learning rate is tiny: {format_figure(state.rate)}"
     if state.norms and _compute_median(state.norms) < 1e-6:
         return "gradients are close to zero: the loss hardly depends on the weights"
     if state.ratio is not None and state.ratio < 1e-6:
         return "updates are far smaller than the weights: a rate that is too small, or a format that is too coarse"
-    return "gradients and updates look usual: labels that do not belong to their inputs, or inputs that carry nothing"
+    usual = "gradients and updates look usual" if state.ratio is not None else "gradients look usual"
+    return f"{usual}: labels that do not belong to their inputs, or inputs that carry nothing"

@@ -250,3 +250,42 @@ def test_a_secret_that_is_remembered_is_masked_whatever_it_looks_like() -> None:
     code = "from tdbg.core.redaction import *; remember_secret('plain words'); print(redact_text('say plain words'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "say ***\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "basic training done",
+        "level basic, step 195 (end)",
+        "level basic step 195",
+        "Basic   training.",
+        "bearer of bad news",
+        "basic 3 step",
+        "basic (all) levels",
+        "the digest is 0f3a9b",
+    ],
+)
+def test_prose_that_holds_the_name_of_a_scheme_is_kept(text: str) -> None:
+    from tdbg.core.redaction import redact_text
+
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Basic dXNlcjpwYXNz",
+        "bearer hunter2",
+        "Bearer abc123",
+        "bearer: hunter",
+        "basic=hunter",
+        "Negotiate YIIxyz",
+        "Bearer abcdefghijklmnopqrstuvwxyz",
+        "Bearer ABCDEF",
+        "Bearer 1234567",
+    ],
+)
+def test_a_credential_after_the_name_of_its_scheme_is_masked(text: str) -> None:
+    from tdbg.core.redaction import redact_text
+
+    assert redact_text(text).endswith("***"), redact_text(text)

@@ -326,6 +326,20 @@ def test_a_loss_that_is_finite_at_the_end_adds_no_steps(one_rank):
     assert find_first(run, "TD-N002").evidence[0] == "30 steps without a finite loss, from step 3 on"
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rank 0 first", "rank 1 first"])
+@pytest.mark.parametrize(("first", "second", "told"), [(60, 61, 60), (61, 60, 61), (40, 400, 400)])
+def test_title_and_evidence_are_of_the_rank_that_is_named(tmp_path, order, first, second, told):
+    run = Stream(tmp_path / "run")
+    counts = {0: first, 1: second}
+    for rank in order:
+        folder = run.begin_rank(rank, world=2)
+        run.emit_steps(folder, [2.5, 2.4] + ["nan"] * counts[rank])
+        run.emit_events(folder, End(step=2 + counts[rank], loss="nan", loss_step=2 + counts[rank]))
+    finding = find_first(run, "TD-N002")
+    assert finding.rank == 0 and f"for {first} steps, to the end" in finding.title
+    assert finding.evidence[0].startswith(f"{told} steps without a finite loss, from step 3 on")
+
+
 def test_a_loss_that_nobody_met_before_the_end_is_told(one_rank):
     """The budget left the last steps without a record, or a part of tdbg was off."""
     run, rank = one_rank

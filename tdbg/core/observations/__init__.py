@@ -21,7 +21,7 @@ OF_INSPECTION = ("data-splits", "rank-batches", "worker-states")
 class Evidence(Enum):
     """How an observation knows what it says, the surest first."""
 
-    LOCATED = "located: the operation or the line that did it was seen"
+    LOCATED = "located: what did it was seen itself, an operation, a line or an object"
     LOCAL = "local: measured on this rank, before anything was exchanged with others"
     AFTER_REDUCTION = "after reduction: read where the ranks' values were already combined"
     FROM_WEIGHTS = "from weights: read off the parameters or the optimizer, after the fact"
