@@ -356,8 +356,9 @@ def describe_device() -> dict[str, object]:
             cudnn=torch.backends.cudnn.version(),
             driver=_read_driver_version(),
         )
-    elif torch.backends.mps.is_available():
-        found.update(type="mps")
+    elif torch.accelerator.is_available():  # mps, xpu, npu, hpu and others, also those of other packages
+        device = torch.accelerator.current_accelerator()
+        found.update(type=device.type if device is not None else "cpu")
     return found
 
 

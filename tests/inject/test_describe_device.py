@@ -1,0 +1,14 @@
+"""The accelerator of a process, of whatever kind."""
+
+import pytest
+import torch
+
+from tdbg.inject.on.torch_ import describe_device
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu", "privateuseone", None])
+def test_an_accelerator_of_any_kind_is_named(monkeypatch: pytest.MonkeyPatch, kind: str | None) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: kind is not None)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind) if kind else None)
+    assert describe_device()["type"] == (kind or "cpu")
