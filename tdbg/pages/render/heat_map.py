@@ -180,5 +180,5 @@ def _format_legend(figures: "ValueStats", screen: Screen) -> list[str]:
         return [f"blank {low:.4g} to @ {high:.4g}{odd}"]
     words = "blue to red" if low < 0 < high else "dark to light"
     ends = (-max(-low, high), max(-low, high)) if low < 0 < high else (low, high)
-    odd = "; magenta: nan" * bool(figures.nan) + "; yellow: inf, cyan: -inf" * bool(figures.inf)
+    odd = "; magenta: nan" * bool(figures.nan) + "; orange: inf, cyan: -inf" * bool(figures.inf)
     return [f"{words}: {ends[0]:.4g} to {ends[1]:.4g}{odd}"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Plane = Sequence[Sequence[float]]
     Pixels = Sequence[Sequence[Rgb]]
 
-NAN, PLUS, MINUS = (255, 0, 255), (255, 255, 0), (0, 255, 255)  # colours that no number has
+NAN, PLUS, MINUS = (255, 0, 255), (255, 128, 0), (0, 255, 255)  # colours that no number has
 GAP = (24, 24, 24)
 RGB, PALETTE, RGBA = 2, 3, 6  # kinds of pixels of a PNG file
 VIRIDIS = (

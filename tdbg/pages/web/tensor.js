@@ -4,7 +4,7 @@
 
 const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 const BLUE_RED = [[33, 102, 172], [103, 169, 207], [209, 229, 240], [247, 247, 247], [253, 219, 199], [239, 138, 98], [178, 24, 43]];
-const NAN = [255, 0, 255], PLUS = [255, 255, 0], MINUS = [0, 255, 255];
+const NAN = [255, 0, 255], PLUS = [255, 128, 0], MINUS = [0, 255, 255];
 
 // numbers
 
@@ -133,7 +133,7 @@ class Heat {
     this.canvas = element("canvas", null, parent, {class: "map", tabindex: "0"});
     this.readout = element("p", "move over the picture for values", parent, {class: "readout"});
     this.row = element("div", null, parent);
-    element("p", `colours from ${shown(this.low)} to ${shown(this.top)}; magenta: nan, yellow: inf, cyan: -inf`, parent, {class: "note"});
+    element("p", `colours from ${shown(this.low)} to ${shown(this.top)}; magenta: nan, orange: inf, cyan: -inf`, parent, {class: "note"});
     this.canvas.addEventListener("mousemove", event => this.move(event));
     this.canvas.addEventListener("mousedown", event => { this.drag = [event.offsetX, event.offsetY]; this.dragged = false; });
     this.canvas.addEventListener("mouseup", () => { this.drag = null; });

@@ -230,3 +230,12 @@ def test_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found.unicode = False
     assert found.format_histogram([0, 1, 1000]).isascii() and found.format_histogram([0, 1000])[1] == "#"
+
+
+@pytest.mark.parametrize("special", [pixels.NAN, pixels.PLUS, pixels.MINUS])
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0)])
+def test_the_colour_of_what_is_no_number_is_far_from_that_of_any(special, bounds):
+    low, high = bounds
+    colors = pixels.build_color_map(low, high)
+    nearest = min(math.dist(special, colors(low + (high - low) * at / 256)) for at in range(257))
+    assert nearest > 75, "it can be taken for a number"

@@ -287,7 +287,7 @@ def test_the_picture_has_the_colours_of_the_values(tmp_path: Path) -> None:
     path = write_page(tmp_path, {"a": np.array([[0.0, 1.0], [np.nan, np.inf]], np.float32)})
     image = evaluate_in_page(path, "Array.from(page.heat.picture.image.data)")
     pixels = [tuple(image[at : at + 4]) for at in range(0, 16, 4)]
-    assert pixels == [(68, 1, 84, 255), (253, 231, 37, 255), (255, 0, 255, 255), (255, 255, 0, 255)]
+    assert pixels == [(68, 1, 84, 255), (253, 231, 37, 255), (255, 0, 255, 255), (255, 128, 0, 255)]
 
 
 @needs_node
