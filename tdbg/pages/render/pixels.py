@@ -39,6 +39,12 @@ def is_image(tensor: "Tensor") -> bool:
     return last or (shape[0] == 3 and min(shape[1:]) >= 8)
 
 
+def is_image_batch(tensor: "Tensor") -> bool:
+    """True for images of three channels, at least 8 by 8 numbers each: N, 3, rows, columns."""
+    shape = tensor.shape
+    return len(shape) == 4 and shape[1] == 3 and min(shape[2:]) >= 8
+
+
 def build_color_map(low: float, high: float) -> "Callable[[float], Rgb]":
     """Value -> colour. Values of both signs go from blue by white (zero) to red, others from dark to light."""
     both = low < 0 < high

@@ -8,7 +8,7 @@ from tdbg.core.tables import format_count
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.read.tensor_slices import CHUNK_BYTES, flat_parts
 from tdbg.pages.read.tensor_values import value_shape
-from tdbg.pages.render.pixels import is_image
+from tdbg.pages.render.pixels import is_image, is_image_batch
 
 if TYPE_CHECKING:
     import numpy
@@ -29,7 +29,7 @@ class Preview(NamedTuple):
 
     data: planes of cells, in row order. kind: "f4", "f2" (times ``scale``), "raw" (bytes), "u1" (steps from low to high).
     shape: planes, rows, columns of cells; whole: of values. block: how many values of each dimension a cell is the mean of.
-    exact: the cells are the values.
+    exact: the cells are the values. image: three planes each are the colours of one.
     """
 
     data: bytes
@@ -82,8 +82,11 @@ def build_preview(tensor: Tensor, budget: int) -> Preview | None:
     if image and tensor.shape[0] != 3:
         return _build_image_preview(tensor, budget)
     count, block = _fit_to_budget(whole, budget)
+    image = (image or is_image_batch(tensor)) and count >= 3
+    if image:
+        count -= count % 3  # whole images
     cells = _compute_cells(tensor, count, block)
-    return _pack_cells(cells, whole, (1, *block), budget, image=image and count == 3, are_bytes=_are_bytes(tensor))
+    return _pack_cells(cells, whole, (1, *block), budget, image=image, are_bytes=_are_bytes(tensor))
 
 
 def build_difference_previews(first: Tensor, second: Tensor, budget: int) -> tuple[Preview, Preview, Preview] | None:

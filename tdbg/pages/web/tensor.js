@@ -145,10 +145,12 @@ class Heat {
   button(parent, text, action) { element("button", text, parent, {type: "button"}).addEventListener("click", action); }
 
   get size() {  // of the picture, in cells
-    if (this.plane >= 0 || this.image) return [this.wide, this.high];
-    const {columns, rows} = gridOf(this.planes, this.high, this.wide);
+    if (this.plane >= 0) return [this.wide, this.high];
+    const {columns, rows} = gridOf(this.tiles, this.high, this.wide);
     return [columns * (this.wide + 1) - 1, rows * (this.high + 1) - 1];
   }
+
+  get tiles() { return this.image ? this.planes / 3 : this.planes; }  // an image is three planes
 
   reset() {
     const [wide, high] = this.size, labelled = this.plane >= 0 && (this.rowWords || this.columnWords);
@@ -177,7 +179,7 @@ class Heat {
       const cell = this.cell(x, y), at = 4 * (y * wide + x);
       if (!cell) continue;
       const [plane, row, column] = cell;
-      const rgb = this.image ? [0, 1, 2].map(channel => this.level(this.value(channel, row, column))) : this.colour(this.value(plane, row, column));
+      const rgb = this.image ? [0, 1, 2].map(channel => this.level(this.value(plane + channel, row, column))) : this.colour(this.value(plane, row, column));
       data[at] = rgb[0]; data[at + 1] = rgb[1]; data[at + 2] = rgb[2]; data[at + 3] = 255;
     }
     return {data, wide, high};
@@ -192,11 +194,12 @@ class Heat {
   cell(x, y) {  // [plane, row, column] of a cell of the picture; null between tiles
     const [wide, high] = this.size;
     if (x < 0 || y < 0 || x >= wide || y >= high) return null;
-    if (this.plane >= 0 || this.image) return [Math.max(this.plane, 0), y, x];
-    const {columns} = gridOf(this.planes, this.high, this.wide);
+    if (this.plane >= 0) return [this.plane, y, x];
+    const {columns} = gridOf(this.tiles, this.high, this.wide);
     const column = x % (this.wide + 1), row = y % (this.high + 1);
-    const plane = Math.floor(y / (this.high + 1)) * columns + Math.floor(x / (this.wide + 1));
-    return column === this.wide || row === this.high || plane >= this.planes ? null : [plane, row, column];
+    const tile = Math.floor(y / (this.high + 1)) * columns + Math.floor(x / (this.wide + 1));
+    if (column === this.wide || row === this.high || tile >= this.tiles) return null;
+    return [this.image ? 3 * tile : tile, row, column];
   }
 
   cellAt(x, y) { return this.cell(Math.floor((x - this.left - this.x) / this.zoom), Math.floor((y - this.above - this.y) / this.zoom)); }
@@ -252,7 +255,10 @@ class Heat {
   told([plane, row, column]) {
     const [, blockHigh, blockWide] = this.preview.block, [, high, wide] = this.preview.whole;
     const cell = [place(row, blockHigh, high, this.rowWords), place(column, blockWide, wide, this.columnWords)];
-    if (this.image) return `[${cell.join(", ")}] = ${[0, 1, 2].map(channel => shown(this.value(channel, row, column))).join(", ")}`;
+    if (this.image) {
+      const which = this.tiles > 1 ? [planeName(plane, this.tensor.shape)[0], "0..2"] : [];
+      return `[${[...which, ...cell].join(", ")}] = ${[0, 1, 2].map(channel => shown(this.value(plane + channel, row, column))).join(", ")}`;
+    }
     const at = [...planeName(plane, this.tensor.shape), ...cell].slice(-Math.max(this.tensor.shape.length, 1)).join(", ");
     const about = blockHigh * blockWide > 1 ? "mean " : this.preview.exact ? "" : "\u2248 ";
     return `[${at}] = ${about}${shown(this.value(plane, row, column))}`;

@@ -357,6 +357,31 @@ def test_channels_and_images(tmp_path: Path) -> None:
 
 
 @needs_node
+def test_a_batch_of_images_is_a_grid_of_pictures(tmp_path: Path) -> None:
+    batch = (np.arange(5 * 3 * 8 * 9) % 256).reshape(5, 3, 8, 9).astype(np.uint8)
+    path = write_page(tmp_path, {"b": batch, "conv": make_noise(4, 3, 5, 5)})
+    assert evaluate_in_page(path, "[page.heat.image, page.heat.tiles]") == [True, 5]
+    columns = evaluate_in_page(path, "gridOf(5, 8, 9).columns")
+    assert evaluate_in_page(path, "page.heat.cell(10, 0)") == [3, 0, 0], "the second image, its first channel"
+    assert evaluate_in_page(path, "page.heat.cell(0, 9)") == [3 * columns, 0, 0]
+    told = evaluate_in_page(path, "page.heat.told([3, 2, 1])")
+    assert told == f"[1, 0..2, 2, 1] = {', '.join(str(batch[1, channel, 2, 1]) for channel in range(3))}"
+    select = "const s = page.heat.canvas.parentNode.all('select')[0]; s.value = '4'; s.fire('change');"
+    assert evaluate_in_page(path, f"{select} [page.heat.image, page.heat.told([4, 0, 0])]") == [
+        False,
+        f"[1, 1, 0, 0] = {batch[1, 1, 0, 0]}",
+    ]
+    assert evaluate_in_page(path, "page.choose(0, 'conv'), page.heat.image") is False
+
+
+@pytest.mark.parametrize("budget", [10_000_000, 20_000, 4_000])
+def test_of_a_batch_whole_images_are_kept(tmp_path: Path, budget: int) -> None:
+    batch = np.random.default_rng(0).standard_normal((64, 3, 32, 32)).astype(np.float32)
+    found = build_preview(write_tensor(tmp_path / "b", batch), budget)
+    assert found and found.image and found.shape[0] % 3 == 0 and len(found.data) <= budget
+
+
+@needs_node
 def test_search_and_choice(tmp_path: Path) -> None:
     points = [(f"cat{n}", {"layers.0:output": make_noise(2), "head:output": make_noise(3)}, {}) for n in range(3)]
     points += [("dog", {"other": make_noise(2), "loss": 1.5}, {})]
