@@ -22,6 +22,8 @@ NAMED = {  # kind -> code, and a part of the first line
     "same-seed": ("TD-D012", "workers 0, 1 of Noisy draw the same random numbers from numpy.random"),
     "sorted": ("TD-D013", "in the order of their labels"),
     "grouped": ("TD-D013", "2 classes, one class in each batch"),
+    "dropped": ("TD-D015", "batches have fewer rows than samples fetched"),
+    "folded": ("TD-D015", "batches have fewer rows than samples fetched: 32 for 128 in 4 of 4 batches"),
 }
 
 

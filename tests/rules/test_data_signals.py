@@ -277,6 +277,17 @@ def test_the_order_of_labels_is_told_as_it_was_seen(one_rank: Any) -> None:
     assert finding.title.endswith("20 batches in a row, 4 classes, sorted, rank 0")
 
 
+def test_batches_with_fewer_rows_are_a_note_once_a_dataset(one_rank: Any) -> None:
+    values = {"dataset": "Images", "collate": "keep_good", "batch": 8, "looked": 8, "count": 6, "fetched": 96}
+    values |= {"held": 60, "shapes": ["0 float32[10, 3]"], "indices": [4, 2]}
+    event = Observation(probe="dataloader", part="ROWS", step=5, text="", values=values)
+    (finding,) = judge_events(one_rank, event, event)
+    assert (finding.code, finding.severity) == ("TD-D015", "info") and finding.cause.startswith("keep_good drops")
+    assert (
+        finding.title == "batches have fewer rows than samples fetched: 60 for 96 in 6 of 8 batches looked at, rank 0"
+    )
+
+
 @pytest.mark.parametrize(
     ("source", "has_init", "cause"),
     [("random", True, "worker_init_fn"), ("torch", False, "the dataset seeds"), ("dataset.rng", True, "copied into")],
