@@ -96,7 +96,7 @@ def count_rows(batch: object, fetched: int) -> int | None:
     (support and query). Objects of the program's own are not judged.
     """
     layout, is_known = _Layout(), False
-    with guarded("an object of the program's own may raise anything"):
+    with guarded("an object of the program's own may raise anything", program_code=True):
         is_known = layout.add_item(batch)
     if not is_known or not layout.shapes or layout.has_samples(fetched):
         return None
