@@ -43,6 +43,8 @@ RANKS = {  # kind -> code, and a part of the first line
     "replaced": ("TD-R008", "3.weight, 3.bias differ between rank 0 and rank 1 from the first look on"),
     "late-init": ("TD-R008", "3.weight differs between rank 0 and rank 1 from the first look on"),
     "by-hand": ("TD-R008", "differ between rank 0 and rank 1 since step 16, equal until step 12"),
+    "hybrid-init": ("TD-R008", "differ between rank 0 and rank 1 from the first look on"),
+    "hybrid-clip": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),
     "same-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
 }
 MAY_DIFFER = ("ignored", "local-sgd", "zero", "actors", "two-models", "one-batch", "split-model")
@@ -58,3 +60,19 @@ def test_ranks_that_agree_or_may_differ_are_no_finding(watched_runner: Runner, k
     result = watched_runner(build_torchrun_command("planted_ranks", kind, "healthy"))
     assert result.code == 0, result.stderr
     assert result.verdict["findings"] == [], result.stderr
+
+
+def build_hybrid_command(kind: str, how: str) -> list[str]:
+    """Four ranks: two replicas of two shards."""
+    return build_torchrun_command("planted_ranks", kind, how, options=("--standalone", "--nproc-per-node=4"))
+
+
+def test_replicas_of_shards_are_compared_in_the_groups_of_their_mesh(watched_runner: Runner) -> None:
+    result = watched_runner(build_hybrid_command("hybrid-init", "fault"))
+    assert_named_first(result, "TD-R008", "differ between rank 0 and rank 2 from the first look on")
+    assert [one["code"] for one in result.verdict["findings"]] == ["TD-R008"], "once for both groups"
+
+
+def test_shards_that_differ_on_purpose_are_no_finding(watched_runner: Runner) -> None:
+    result = watched_runner(build_hybrid_command("hybrid-init", "healthy"))
+    assert result.code == 0 and result.verdict["findings"] == [], result.stderr

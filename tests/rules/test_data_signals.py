@@ -35,6 +35,14 @@ def make_agreeing(*steps: int, **values: Any) -> list[Observation]:
     return [make_weights(step, f"a{step}", f"b{step}", **values) for step in steps]
 
 
+def test_shards_that_two_ranks_hold_must_be_equal_from_the_first_look_on(make_stream: Any) -> None:
+    one = [make_weights(step, f"a{step}", wrapped=False, hybrid=True) for step in (1, 2)]
+    other = [make_weights(step, f"b{step}", wrapped=False, hybrid=True) for step in (1, 2)]
+    (finding,) = run_ranks(make_stream(), one, other).judge_stream().findings
+    assert finding.title.endswith("a differs between rank 0 and rank 1 from the first look on, after step 1")
+    assert "fully_shard copies no weights" in finding.cause
+
+
 def test_replicas_that_drift_apart_are_named_with_the_steps(make_stream: Any) -> None:
     one = [*make_agreeing(1, 2), make_weights(3, "p", "b3"), make_weights(4, "q", "b4")]
     other = [*make_agreeing(1, 2), make_weights(3, "r", "b3"), make_weights(4, "s", "b4")]
