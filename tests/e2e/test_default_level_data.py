@@ -37,6 +37,15 @@ def test_the_default_level_is_silent_about_the_healthy_twin(watched_runner: Runn
     assert_notes_alone(watched_runner(build_program_command("planted_data", kind, "healthy")))
 
 
+def test_spawned_workers_that_draw_the_same_are_named_too(watched_runner: Runner) -> None:
+    result = watched_runner(build_program_command("planted_data", "same-noise-spawned", "fault"))
+    assert_named_first(result, "TD-D012", "workers 0, 1 of Noisy draw the same random numbers from dataset.rng")
+
+
+def test_spawned_workers_that_draw_apart_are_no_finding(watched_runner: Runner) -> None:
+    assert_notes_alone(watched_runner(build_program_command("planted_data", "same-noise-spawned", "healthy")))
+
+
 RANKS = {  # kind -> code, and a part of the first line
     "clip": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),
     "past-wrapper": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),

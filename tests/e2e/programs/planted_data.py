@@ -130,8 +130,11 @@ def make_training(kind: str) -> Training:
             x, y = make_samples(640, 1).tensors
             order = torch.cat([(y == label).nonzero().flatten()[:96] for label in (2, 0, 3, 1)])
             return Training(DataLoader(TensorDataset(x[order], y[order]), batch_size=24, shuffle=not FAULTY))
-        case "same-noise":  # a generator of the dataset's own, copied into each worker
-            return Training(DataLoader(Noisy(), batch_size=32, shuffle=True, num_workers=2))
+        case "same-noise" | "same-noise-spawned":  # a generator of the dataset's own, copied into each worker
+            how = "spawn" if kind == "same-noise-spawned" else "fork"
+            return Training(
+                DataLoader(Noisy(), batch_size=32, shuffle=True, num_workers=2, multiprocessing_context=how), epochs=2
+            )
         case "same-seed":
 
             def seed_worker(worker: int) -> None:
