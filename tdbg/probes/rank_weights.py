@@ -165,7 +165,7 @@ def _list_hybrid(root: nn.Module) -> Iterator[Replicas]:
 
 def _is_hybrid(parameter: Any) -> bool:
     """True for a parameter that the first dimension of its mesh repeats, and the second one shards."""
-    places = getattr(parameter, "placements", ()) if tensors.is_sharded(parameter) else ()
+    places: Any = getattr(parameter, "placements", ()) if tensors.is_sharded(parameter) else ()
     return len(places) > 1 and places[0].is_replicate() and places[1].is_shard()
 
 
