@@ -53,6 +53,6 @@ class SamplesFolded(ObservingRule[set[str]]):
                 f"{seen.dataset}, batch {seen.batch}: {'; '.join(seen.shapes)}",
                 *([f"dataset indices of this batch: {seen.indices}"] if seen.indices else []),
             ],
-            cause=f"{collate} drops samples or folds them into others; packing of sequences does so on purpose",
+            cause=f"samples are dropped, or folded into others, by {collate}; packing of sequences does so on purpose",
             try_next=f"print how many samples {collate} gets, and the shapes that it returns",
         )

@@ -132,8 +132,8 @@ class BrokenTie(Observed):
 
     def text(self) -> str:
         """Both, and whether they were to be one."""
-        values = "equal" if self.equal else "different"
-        text = f"{self.embedding} and {self.head} are separate tensors with {values} values"
+        text = f"{self.embedding} and {self.head} are separate tensors with "
+        text += "equal values" if self.equal else "different values"
         return text + ("; the configuration sets tie_word_embeddings" if self.meant else "")
 
 
