@@ -182,6 +182,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-D012	the same augmentation in every worker'
     printf '%s\n' 'TD-D013	samples in the order of their labels'
     printf '%s\n' 'TD-D014	unscaled byte inputs (0 to 255)'
+    printf '%s\n' 'TD-D015	fewer rows in a batch than samples fetched'
     printf '%s\n' 'TD-G001	gradient explosion'
     printf '%s\n' 'TD-G002	vanishing gradients'
     printf '%s\n' 'TD-G003	parameters without a gradient'

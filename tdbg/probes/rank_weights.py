@@ -1,7 +1,7 @@
 """Checksums of weights on record per rank. Ranks are compared where their records are read: no collective."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,12 @@ class RankWeights(EveryUpdate):
     """Checksums of a sample of each parameter, by which replicas that drift apart are found.
 
     Reads:  64 elements of at most 256 parameters of each DistributedDataParallel module, or without one of the trained
-            roots, before an update: as the update before has left them, and whatever averages them after it.
+            roots, before an update: as the update before has left them, and whatever averages them after it. Of FSDP2
+            with a mesh of two dimensions (HSDP) this rank's shards, which other ranks hold as well.
     Emits:  WEIGHTS after each of the first eight steps, every fourth of the opening inspection, and after steps 64, 128,
             256 and so on.
     Cost:   10 us a parameter and look; on an accelerator the checksums come with the step's one copy.
-    Limits: sharded, sparse and quantized parameters and those that DDP ignores are left out; one rank alone is not
+    Limits: other sharded parameters, sparse and quantized parameters and those that DDP ignores are left out; one rank alone is not
             looked at, nor is a module whose communication hook averages weights now and then (local SGD). What the
             last update has done is not seen.
     """
@@ -77,17 +78,18 @@ class RankWeights(EveryUpdate):
                 self._checksum_replicas(step)
 
     def _checksum_replicas(self, step: int) -> None:
-        for place, (group, module, wrapper) in enumerate(list_replicas(self.monitor)):
+        for place, replicas in enumerate(list_replicas(self.monitor)):
             found = [
                 (name, p, data)
-                for name, p in _iter_replicated(module, wrapper)
-                if (data := _sample_elements(p)) is not None
+                for name, p in replicas.parameters
+                if (data := _sample_elements(p, local=replicas.hybrid)) is not None
             ]
             found = select_evenly(found, MAX_PARAMETERS)
             if not found or len({data.device for _, _, data in found}) > 1:
                 continue
             names = [f"{name} {list(p.shape)}" for name, p, _ in found]
-            seen = WeightChecksums(group=group, wrapped=wrapper is not None, module=place)
+            group, wrapped, hybrid = list(replicas.group), replicas.wrapped, replicas.hybrid
+            seen = WeightChecksums(group=group, wrapped=wrapped, hybrid=hybrid, module=place)
             if names != self._names.get(place):
                 seen.names = self._names[place] = names
             self._read_checksums([data for _, _, data in found], seen, step)
@@ -119,17 +121,58 @@ def group_of(wrapper: Any) -> list[int]:
     return [int(rank) for rank in torch.distributed.get_process_group_ranks(wrapper.process_group)]
 
 
-def list_replicas(monitor: "Monitor") -> Iterator[tuple[list[int], nn.Module, Any]]:
-    """The modules that all ranks of a group may hold: group, module, and its DDP wrapper if it has one."""
+class Replicas(NamedTuple):
+    """Parameters that all ranks of a group should hold alike."""
+
+    group: Sequence[int]
+    parameters: list[tuple[str, Tensor]]
+    wrapped: bool = False  # those of a DistributedDataParallel module
+    hybrid: bool = False  # the same shards of each, which FSDP2 keeps on several ranks
+
+
+def list_replicas(monitor: "Monitor") -> Iterator[Replicas]:
+    """What all ranks of a group may hold: in the same order on each of them."""
     roots = monitor.trained_roots()
     wrappers = [module for root in roots for module in root.modules() if is_wrapper(module)]
     for wrapper in wrappers:
         if not _averages_weights(wrapper):
-            yield group_of(wrapper), wrapper.module, wrapper  # type: ignore[misc]
+            yield Replicas(group_of(wrapper), list(_iter_replicated(wrapper.module, wrapper)), wrapped=True)  # type: ignore[arg-type]
     if not wrappers:
         world = list(range(count_ranks()))
         for root in roots:
-            yield world, unwrap_module(root), None
+            yield Replicas(world, list(_iter_replicated(unwrap_module(root), None)))
+    for root in roots:
+        yield from _list_hybrid(unwrap_module(root))
+
+
+def _list_hybrid(root: nn.Module) -> Iterator[Replicas]:
+    """The shards that FSDP2 keeps on several ranks (HSDP): its mesh says on which."""
+    if not any(one.__name__ == "FSDPModule" for module in root.modules() for one in type(module).__mro__):
+        return
+    by_group: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
+    by_mesh: dict[int, tuple[int, ...]] = {}
+    for path, parameter in root.named_parameters():
+        if not _is_hybrid(parameter):
+            continue
+        mesh = parameter.device_mesh  # type: ignore[attr-defined]
+        if id(mesh) not in by_mesh:
+            by_mesh[id(mesh)] = _find_mesh_column(mesh)
+        by_group.setdefault(by_mesh[id(mesh)], []).append((clean_path(path), parameter))
+    for group, parameters in by_group.items():
+        if len(group) > 1:
+            yield Replicas(group, parameters, hybrid=True)
+
+
+def _is_hybrid(parameter: Any) -> bool:
+    """True for a parameter that the first dimension of its mesh repeats, and the second one shards."""
+    places: Any = getattr(parameter, "placements", ()) if tensors.is_sharded(parameter) else ()
+    return len(places) > 1 and places[0].is_replicate() and places[1].is_shard()
+
+
+def _find_mesh_column(mesh: Any) -> tuple[int, ...]:
+    """The ranks along the first dimension of a mesh that this rank is in; none where it is not in it."""
+    at = mesh.get_coordinate()
+    return tuple(mesh.mesh[(slice(None), *at[1:])].tolist()) if at is not None else ()
 
 
 def _averages_weights(wrapper: Any) -> bool:
@@ -147,8 +190,10 @@ def _iter_replicated(module: nn.Module, wrapper: Any) -> Iterator[tuple[str, Ten
             yield clean_path(path), parameter
 
 
-def _sample_elements(parameter: Tensor) -> Tensor | None:
-    """A view of its elements; None where it is sharded, or has none that can be read so."""
+def _sample_elements(parameter: Tensor, *, local: bool = False) -> Tensor | None:
+    """A view of its elements; None where it is sharded, or has none that can be read so. local: of this rank's shard."""
+    if tensors.is_sharded(parameter) and local:
+        parameter = tensors.to_local_part(parameter.detach())
     if tensors.is_sharded(parameter) or parameter.layout != torch.strided or parameter.is_quantized:
         return None
-    return view_sample(parameter, ELEMENTS)
+    return view_sample(parameter, ELEMENTS) if parameter.numel() else None

@@ -1,5 +1,7 @@
 """Whether workers of a loader draw the same random numbers: their generators' states at the first fetch."""
 
+import multiprocessing
+import os
 import random
 import sys
 import weakref
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.torch_compat import BatchIterator
 
+ADDRESS_ENV = "TDBG_WORKER_PIPE"  # while workers are spawned: where they find the pipe
 MAX_DEPTH = 3  # dataset, transform, part of it
 MAX_OBJECTS = 64
 MAX_SOURCES = 8
@@ -59,8 +62,8 @@ class WorkerStates(Probe):
             transforms. Nothing is drawn.
     Emits:  SAME once a loader that trains, where two workers went from the same state to the same other one.
     Cost:   about 0.5 ms in a worker, once; a system call a batch in the opening inspection.
-    Limits: workers that are forked tell through a pipe; spawned ones cannot. Two workers that draw different amounts
-            from the same state are not told apart from healthy ones.
+    Limits: workers tell through a pipe, which spawned ones can open on Linux alone; those of a forkserver cannot. Two
+            workers that draw different amounts from the same state are not told apart from healthy ones.
     """
 
     name = "worker-states"
@@ -79,7 +82,9 @@ class WorkerStates(Probe):
         self._last: _Workers | None = None  # whose batch came last
 
     def attach(self) -> None:
-        self.patch_at("workers-begin", before=self._workers_begin, after=self._workers_began)
+        self.patch_at(
+            "workers-begin", before=self._workers_begin, after=self._workers_began, raised=self._workers_began
+        )
         self.patch_at("fetch", before=self._fetch_begins, after=self._send_worker_states)
 
     def detach(self) -> None:
@@ -98,19 +103,36 @@ class WorkerStates(Probe):
             return
         self._number += 1
         self._pipe.open_pipe()
+        if _is_spawning(loader):  # such workers inherit the environment alone
+            os.environ[ADDRESS_ENV] = f"{self._pipe.address}:{self._number}"
 
     def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+        os.environ.pop(ADDRESS_ENV, None)
         found = args[0]
-        if found._num_workers > 1 and not is_stream(found) and find_start_method(found) == "fork":
+        if isinstance(result, Exception) or is_in_worker() or found._num_workers < 2 or is_stream(found):
+            return
+        if find_start_method(found) in ("fork", "spawn"):
             has_init = getattr(found, "_worker_init_fn", None) is not None
             self._loaders[found] = _Workers(self._number, format_dataset_name(found._dataset), has_init)
 
     # in a worker
 
     def _fetch_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-        if not self._has_fetched and is_in_worker() and self._pipe.is_open:
+        if self._has_fetched or not is_in_worker():
+            return
+        if not self._pipe.is_open:
+            self._find_pipe()
+        if self._pipe.is_open:
             self._has_fetched = True
             self._states = read_states(args[0].dataset)
+
+    def _find_pipe(self) -> None:
+        """In a spawned worker: the pipe of the process that started it."""
+        address, _, number = os.environ.pop(ADDRESS_ENV, "").rpartition(":")
+        parent = multiprocessing.parent_process()
+        if parent is not None and address.startswith(f"{parent.pid}:") and number.isdigit():
+            self._number = int(number)
+            self._pipe.open_address(address)
 
     def _send_worker_states(
         self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
@@ -153,6 +175,12 @@ class WorkerStates(Probe):
                     has_init=found.has_init,
                 )
             )
+
+
+def _is_spawning(loader: Any) -> bool:
+    """True if the workers of a loader are to be spawned."""
+    context = loader.multiprocessing_context or torch.multiprocessing
+    return bool(context.get_start_method(allow_none=True) == "spawn")
 
 
 # states

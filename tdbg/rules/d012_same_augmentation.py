@@ -13,8 +13,8 @@ GLOBAL = ("random", "numpy.random", "torch")  # torch seeds these for each worke
 class SameAugmentation(ObservingRule[set[str]]):
     """Says when two workers of a loader that trains draw the same random numbers, so augment in the same way.
 
-    What it does: In the opening inspection each forked worker tells a checksum of its random generators before
-    and after its first fetch: `random`, `numpy.random`, torch, and generators that the dataset or its
+    What it does: In the opening inspection each worker tells a checksum of its random generators before and
+    after its first fetch: `random`, `numpy.random`, torch, and generators that the dataset or its
     transforms hold. It speaks when two workers went from the same state to the same other state.
 
     Why it matters: With N workers there are N times fewer different augmentations than there seem to be, and
@@ -28,7 +28,7 @@ class SameAugmentation(ObservingRule[set[str]]):
     make it in the worker, seeded with `torch.initial_seed()`.
 
     Thresholds: None. Streams are left out: their workers may shuffle alike before each takes its share. So are
-    loaders that no update was made of, and workers that are spawned.
+    loaders that no update was made of, workers of a forkserver, and spawned ones outside Linux.
     """
 
     code = "TD-D012"

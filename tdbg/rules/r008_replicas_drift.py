@@ -24,7 +24,8 @@ Look = dict[str, tuple[str, Number | None]]  # name of a parameter -> its checks
 
 @dataclass
 class _Replicas:
-    wrapped: bool = False
+    wrapped: bool = False  # DDP or FSDP2 keeps them equal
+    hybrid: bool = False
     looks: int = 0
     equal_step: int | None = None  # the last step after which all parameters were equal
     equal_looks: int = 0  # from the first on, each with other weights than the one before
@@ -45,8 +46,9 @@ class ReplicasDrift(Rule):
 
     What it does: Each rank has a checksum of 64 elements of each parameter on record, before updates of the
     opening inspection and at doubling intervals afterwards. They are compared by name and shape where the
-    records of all ranks are read; nothing is exchanged in the run. Parameters of DistributedDataParallel must
-    be equal at every check. Without such a wrapper (gradients averaged by hand) ranks count as replicas once they
+    records of all ranks are read; nothing is exchanged in the run. Parameters of DistributedDataParallel, and
+    shards that FSDP2 keeps on several ranks (a mesh of two dimensions, HSDP), must be equal at every check.
+    Without such a wrapper (gradients averaged by hand) ranks count as replicas once they
     were equal in three consecutive checks, with weights that changed in between. It speaks when they differ in
     two consecutive checks, or in the last one.
 
@@ -61,9 +63,10 @@ class ReplicasDrift(Rule):
     What to do: Look for what only one rank does after that step: a clip, a norm or a skipped batch that hangs
     on the rank; the model called past its wrapper (`model.module(x)`); parameters replaced after
     `DistributedDataParallel` was made, which has no hooks on them; `no_sync` around the last backward of a
-    step. Differences from the first look on: weights initialised or loaded after the wrapper was made.
+    step. Differences from the first look on: weights initialised or loaded after the wrapper was made; with
+    `fully_shard`, which copies nothing between replicas, ranks that drew their weights from different seeds.
 
-    Thresholds: Any difference. Sharded parameters, those that DDP ignores, and modules with a local SGD hook
+    Thresholds: Any difference. Other sharded parameters, those that DDP ignores, and modules with a local SGD hook
     are left out; so are buffers, which may differ.
     """
 
@@ -91,7 +94,8 @@ class ReplicasDrift(Rule):
         found: list[Finding] = []
         for key, step, looks in self._looks.collect_rank(process, seen.group, seen.module, seen.step, look):
             replicas = self._replicas[key]
-            replicas.wrapped = replicas.wrapped or seen.wrapped
+            replicas.hybrid = replicas.hybrid or seen.hybrid
+            replicas.wrapped = replicas.wrapped or seen.wrapped or seen.hybrid
             self._compare_looks(replicas, step, looks)
             if len(replicas.apart) >= LASTING_LOOKS:
                 found += self._report_drift(key, replicas)
@@ -144,7 +148,9 @@ class ReplicasDrift(Rule):
         if replicas.equal_step is None:
             since = f"from the first look on, after step {first.step}"
             cause = "weights initialised, loaded or replaced after DistributedDataParallel was made"
-        elif replicas.wrapped:
+            if replicas.hybrid:
+                cause = "ranks that initialised or loaded the model differently: fully_shard copies no weights between replicas"
+        elif replicas.wrapped and not replicas.hybrid:
             cause = "a rank does what others do not, or gradients that bypass the DDP wrapper"
         return self.make_finding(
             f"replicas drift apart: {join_limited(plain, SHOWN)} {differ} between {' and '.join(sides[:SHOWN])} {since}",

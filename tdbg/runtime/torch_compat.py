@@ -514,6 +514,7 @@ def memory_snapshot() -> dict[str, Any]:
 class BatchIterator(Protocol):
     """A pass over a DataLoader: what torch's two iterators have in common, as far as probes read it."""
 
+    _auto_collation: bool
     _collate_fn: Callable[..., object]
     _dataset: object
     _drop_last: bool

@@ -228,6 +228,120 @@ def test_a_tie_that_broke(start_watch: Any, tmp_path: Path, configured: bool | N
     assert finding.title == f"embedding.weight and head.weight {what}, equal before the first update, rank 0"
 
 
+class Table(nn.Module):
+    """An output layer of the program's own."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T
+
+
+class Unembed(Table):
+    """The same by another name."""
+
+
+class TokenEmbedding(Table):
+    """An embedding of the program's own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight[x]
+
+
+class Named(Language):
+    """Names its two layers as models of Hugging Face do."""
+
+    def __init__(self, *, tied: bool | None) -> None:
+        super().__init__()
+        self.config = types.SimpleNamespace() if tied is None else types.SimpleNamespace(tie_word_embeddings=tied)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self.head
+
+
+class Wrapped(nn.Module):
+    """Holds a model, as Lightning's modules and models for images and text do."""
+
+    def __init__(self, model: Named, *, tied: bool | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.config = types.SimpleNamespace() if tied is None else types.SimpleNamespace(tie_word_embeddings=tied)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embedding
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self.model.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+def with_own_layers(embedding: type[Table] | None, head: type[Table] | None) -> nn.Module:
+    model = Language()
+    weight = model.embedding.weight.detach()
+    model.embedding = embedding(weight.clone()) if embedding else model.embedding  # type: ignore[assignment]
+    model.head = head(weight.clone()) if head else model.head  # type: ignore[assignment]
+    return copy_weight(model)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "head"), [(TokenEmbedding, Table), (TokenEmbedding, None), (None, Table), (None, Unembed)]
+)
+def test_layers_of_the_program_itself(
+    start_watch: Any, tmp_path: Path, embedding: type[Table] | None, head: type[Table] | None
+) -> None:
+    watched = start_watch(**BUILD)
+    train_model(with_own_layers(embedding, head))
+    (finding,) = judge_watch(watched, tmp_path)
+    assert (finding.code, finding.severity) == ("TD-C027", "info")
+
+
+@pytest.mark.parametrize("model", [Named(tied=True), Wrapped(Named(tied=True))], ids=["alone", "wrapped"])
+def test_a_tie_that_the_model_declares_and_lacks(start_watch: Any, tmp_path: Path, model: nn.Module) -> None:
+    watched = start_watch(**BUILD)
+    train_model(model)
+    (finding,) = judge_watch(watched, tmp_path)
+    assert (finding.code, finding.severity) == ("TD-C027", "info")
+    assert "should share one tensor but are two, different before the first update" in finding.title
+
+
+def test_a_declared_tie_of_a_wrapped_model_that_broke(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**BUILD)
+    train_model(Wrapped(copy_weight(Named(tied=True))))  # type: ignore[arg-type]
+    (finding,) = judge_watch(watched, tmp_path)
+    assert (finding.code, finding.severity) == ("TD-C027", "warning")
+    assert finding.title.startswith(
+        "model.embedding.weight and model.head.weight should share one tensor but are two, eq"
+    )
+
+
+def raise_error() -> nn.Module:
+    raise RuntimeError("no such layer")
+
+
+def with_broken_methods() -> nn.Module:
+    model = Named(tied=True)
+    model.get_output_embeddings = raise_error  # type: ignore[method-assign]
+    return model
+
+
+def with_copied_layers() -> nn.Module:
+    """Layers of one kind that begin alike, and codes with an average of them."""
+    model = Language()
+    model.body = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))  # type: ignore[assignment]
+    model.body[1].load_state_dict(model.body[0].state_dict())
+    model.codes = nn.Embedding(12, 8)
+    model.codes.load_state_dict(model.embedding.state_dict())
+    model.average = nn.Parameter(model.embedding.weight.detach().clone())
+    return model
+
+
 def tie_weight(model: Language) -> nn.Module:
     model.head.weight = model.embedding.weight
     return model
@@ -282,6 +396,12 @@ TIES: dict[str, Callable[[], nn.Module]] = {
     "untied teacher": lambda: Distilled(Language()),
     "cloned layers": Cloned,
     "configured": Configured,
+    "declared and tied": lambda: tie_weight(Named(tied=True)),
+    "declared apart": lambda: Named(tied=False),
+    "nothing declared": lambda: Named(tied=None),
+    "declared by the outer model alone": lambda: Wrapped(Named(tied=False), tied=True),
+    "methods that raise": with_broken_methods,
+    "copied layers": with_copied_layers,
     "tiny": lambda: copy_weight(Language(words=7)),
 }
 

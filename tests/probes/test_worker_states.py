@@ -1,9 +1,10 @@
 """Random generators in real DataLoader workers: which draw the same, and which only look as if they did."""
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -11,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from tdbg.probes.worker_states import read_states
+from tdbg.probes.augmentation.worker_pipe import WorkerPipe
+from tdbg.probes.worker_states import ADDRESS_ENV, read_states
 from tests.probes.judging import judge_watch
 
 FEATURES = 8
@@ -139,6 +141,46 @@ HEALTHY: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_healthy_variants_are_no_finding(start_watch: Any, tmp_path: Path, kind: str) -> None:
     data, options = HEALTHY[kind]
     assert run_training(start_watch, data, tmp_path, **options) == []
+
+
+def test_a_process_that_was_not_forked_finds_the_pipe_by_its_address(tmp_path: Path) -> None:
+    pipe, other = WorkerPipe(), WorkerPipe()
+    pipe.open_pipe()
+    with (tmp_path / "file").open("w") as file:
+        for wrong in ("", "1:2", "a:b:c", f"{pipe.address}0", f"0:{pipe.address}", _address_of(file.fileno())):
+            other.open_address(wrong)
+            assert not other.is_open, wrong
+    other.open_address(pipe.address)
+    assert other.is_open and other.send_message({"worker": 1})
+    assert pipe.receive_messages() == [{"worker": 1}]
+    pipe.close()
+    assert not other.send_message({"worker": 1}), "nobody reads any more"
+    other.close()
+
+
+def _address_of(end: int) -> str:
+    return f"{os.getpid()}:{end}:{os.fstat(end).st_ino}"
+
+
+class Unsendable(Noisy):
+    """A dataset that cannot be sent to a spawned worker."""
+
+    seen: ClassVar[list[bool]] = []
+
+    def __reduce__(self) -> Any:
+        self.seen.append(ADDRESS_ENV in os.environ)
+        raise RuntimeError("stays here")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the loader, half made
+def test_workers_that_cannot_be_spawned_leave_the_environment_as_it_was(start_watch: Any) -> None:
+    watched = start_watch(max_overhead=None)
+    watched.monitor.inspection.begin_inspection(1.0)
+    data = Unsendable(draw_own, random.Random(0))
+    with pytest.raises(RuntimeError, match="stays here"):
+        next(iter(DataLoader(data, batch_size=8, num_workers=2, multiprocessing_context="spawn")))
+    assert data.seen == [True] and ADDRESS_ENV not in os.environ
+    assert not watched.failures
 
 
 def test_reading_states_draws_nothing() -> None:

@@ -35,6 +35,14 @@ def make_agreeing(*steps: int, **values: Any) -> list[Observation]:
     return [make_weights(step, f"a{step}", f"b{step}", **values) for step in steps]
 
 
+def test_shards_that_two_ranks_hold_must_be_equal_from_the_first_look_on(make_stream: Any) -> None:
+    one = [make_weights(step, f"a{step}", wrapped=False, hybrid=True) for step in (1, 2)]
+    other = [make_weights(step, f"b{step}", wrapped=False, hybrid=True) for step in (1, 2)]
+    (finding,) = run_ranks(make_stream(), one, other).judge_stream().findings
+    assert finding.title.endswith("a differs between rank 0 and rank 1 from the first look on, after step 1")
+    assert "fully_shard copies no weights" in finding.cause
+
+
 def test_replicas_that_drift_apart_are_named_with_the_steps(make_stream: Any) -> None:
     one = [*make_agreeing(1, 2), make_weights(3, "p", "b3"), make_weights(4, "q", "b4")]
     other = [*make_agreeing(1, 2), make_weights(3, "r", "b3"), make_weights(4, "s", "b4")]
@@ -275,6 +283,20 @@ def test_the_order_of_labels_is_told_as_it_was_seen(one_rank: Any) -> None:
     (finding,) = judge_events(one_rank, Observation(probe="data-splits", part="ORDER", step=5, text="", values=values))
     assert (finding.code, finding.severity) == ("TD-D013", "warning")
     assert finding.title.endswith("20 batches in a row, 4 classes, sorted, rank 0")
+
+
+def test_batches_with_fewer_rows_are_a_note_once_a_dataset(one_rank: Any) -> None:
+    values = {"dataset": "Images", "collate": "keep_good", "batch": 8, "looked": 8, "count": 6, "fetched": 96}
+    values |= {"held": 60, "shapes": ["0 float32[10, 3]"], "indices": [4, 2]}
+    event = Observation(probe="dataloader", part="ROWS", step=5, text="", values=values)
+    (finding,) = judge_events(one_rank, event, event)
+    assert (finding.code, finding.severity) == (
+        "TD-D015",
+        "info",
+    ) and "folded into others, by keep_good" in finding.cause
+    assert (
+        finding.title == "batches have fewer rows than samples fetched: 60 for 96 in 6 of 8 batches looked at, rank 0"
+    )
 
 
 @pytest.mark.parametrize(

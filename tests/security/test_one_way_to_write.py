@@ -105,6 +105,7 @@ OTHER_READS = {
     "inject/startup.py": "reads alone, relative to folders: it cannot import tdbg",
     "inject/on/torch_.py": "/proc",
     "probes/hang/hang_watch.py": "/proc",
+    "probes/augmentation/worker_pipe.py": "/proc, a pipe of the process that spawned this worker",
     "launch/demo_train.py": "Python's own library, as a text to train on",
     "launch/git_state.py": ".git, checked and limited",
     "launch/host_pressure.py": "/proc and /sys",

@@ -243,6 +243,29 @@ class ConstantInput(_Warning):
         return f"{self.dataset}: {self.tensor} {what} in {self.count} of {format_count(self.looked, 'batch')} checked"
 
 
+class FewerRows(_OfLoader):
+    """Batches that hold fewer samples than were fetched for them."""
+
+    PART = "ROWS"
+    LEVEL = "I"
+
+    collate: str = doc("the collate function", "")
+    batch: int = doc("number of the batch in its pass, from 1", 0)
+    looked: int = doc("number of batches whose samples were counted", 0)
+    count: int = doc("number of batches that hold fewer samples than were fetched", 0)
+    fetched: int = doc("number of samples fetched for these batches", 0)
+    held: int = doc("number of samples in them, by the largest leading dimension", 0)
+    shapes: list[str] = doc("path, dtype, shape and device of the first tensors of the last one", factory=list)
+    indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
+
+    def text(self) -> str:
+        """How many batches are short, by how much, and what the last one holds."""
+        return (
+            f"{self.dataset}: {self.count} of {format_count(self.looked, 'batch')} hold fewer samples than were fetched"
+            f" ({self.held} for {format_count(self.fetched, 'index')}): {'; '.join(self.shapes)}"
+        )
+
+
 class BadValues(_Warning):
     """A batch that holds NaN or Inf, and whose loss is not finite either."""
 

@@ -113,7 +113,7 @@ class StuckAtZero(Observed):
 
 
 class BrokenTie(Observed):
-    """An embedding and an output layer that hold equal weights of their own before the first update."""
+    """An embedding and an output layer that hold equal weights, or were to share one, and have one each."""
 
     PROBE = "model-build"
     PART = "TIE"
@@ -123,15 +123,17 @@ class BrokenTie(Observed):
     embedding: str = doc("the weight of the embedding", "")
     head: str = doc("the weight of the output layer", "")
     meant: bool = doc("true if the model's configuration asks to tie them (tie_word_embeddings)", False)
+    equal: bool = doc("true if both hold the same values before the first update", True)
 
     @property
     def level(self) -> str:
-        """W where both were to be one."""
-        return "W" if self.meant else "I"
+        """W where both were to be one, and began so."""
+        return "W" if self.meant and self.equal else "I"
 
     def text(self) -> str:
         """Both, and whether they were to be one."""
-        text = f"{self.embedding} and {self.head} are separate tensors with equal values"
+        text = f"{self.embedding} and {self.head} are separate tensors with "
+        text += "equal values" if self.equal else "different values"
         return text + ("; the configuration sets tie_word_embeddings" if self.meant else "")
 
 

@@ -1,8 +1,9 @@
-"""The way from forked DataLoader workers to the process that started them."""
+"""The way from DataLoader workers to the process that started them."""
 
 import json
 import os
 import select
+import stat
 
 LIMIT = min(getattr(select, "PIPE_BUF", 512), 4096)  # bytes that a pipe takes as one piece or not at all
 READ = 65536
@@ -31,6 +32,25 @@ class WorkerPipe:
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
             os.set_blocking(self._write, False)
+
+    @property
+    def address(self) -> str:
+        """By which a worker that was not forked finds the pipe: process, descriptor, and what tells it from a later one."""
+        return f"{os.getpid()}:{self._write}:{os.fstat(self._write).st_ino}"
+
+    def open_address(self, address: str) -> None:
+        """In a spawned worker: open the writing end of the process that started it, where the system lets it (Linux)."""
+        try:
+            pid, end, inode = map(int, address.split(":"))
+            found = os.open(f"/proc/{pid}/fd/{end}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return
+        status = os.fstat(found)
+        if stat.S_ISFIFO(status.st_mode) and status.st_ino == inode:
+            self.close()
+            self._write = found
+        else:  # the descriptor is another one's by now
+            os.close(found)
 
     def forked(self) -> None:
         """In a child: only its own writing end stays, so that it learns of the parent's end."""

@@ -17,6 +17,7 @@ from tdbg.core.observations.dataloader import (
     BatchRange,
     ConstantInput,
     DataWait,
+    FewerRows,
     LabelsOutside,
     LoaderFailed,
     LoaderMade,
@@ -28,6 +29,7 @@ from tdbg.core.observations.dataloader import (
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.dataloader.batch_contents import Part, Prints
+from tdbg.probes.dataloader.batch_rows import LEAST_FETCHED, MAX_LOOKS, count_rows
 from tdbg.probes.dataloader.feeds import (
     ENOUGH,
     ENOUGH_TO_ASK,
@@ -35,11 +37,13 @@ from tdbg.probes.dataloader.feeds import (
     Feeds,
     Pass,
     count_cores,
+    count_fetched,
     find_parent_dataset,
     get_length,
     has_replacement,
     is_in_worker,
     is_stream,
+    list_indices,
     measure_order,
     parse_loader_error,
     read_cache_counts,
@@ -104,6 +108,7 @@ class DataLoading(Probe):
         SlowStart,
         RepeatedBatch,
         ConstantInput,
+        FewerRows,
         BadValues,
         LabelsOutside,
         SamplerNotSet,
@@ -124,6 +129,7 @@ class DataLoading(Probe):
         self._looks = 0  # batches since the step changed
         self._feed: Feed | None = None  # where the last batch came from
         self._indices: list[int] = []  # of the last batch,
+        self._fetched = 0  # samples for it, as far as known,
         self._taken: tuple[weakref.ref[Any], int] | None = None  # its iterator, and its number there
         self._labels: Part | None = None  # of a batch whose model has not answered yet
         self._bad: dict[int, BadValues] = {}  # step -> what was not finite in a batch of it
@@ -185,7 +191,8 @@ class DataLoading(Probe):
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
         feed = self._feed = self._feeds.find_feed(loader_iter)
-        self._indices = self._feeds.pop_indices(loader_iter)
+        requested = self._feeds.pop_requested(loader_iter)
+        self._indices, self._fetched = list_indices(requested), count_fetched(loader_iter, requested)
         self._taken = weakref.ref(loader_iter), loader_iter._num_yielded
         self._labels = None
         current = feed.now
@@ -247,6 +254,8 @@ class DataLoading(Probe):
         if not tensors.on_host(parts[0].tensor):
             self._request_batch_range(parts)
         self._check_batch_contents(feed, current, parts)
+        if self._fetched >= LEAST_FETCHED and feed.rows.looked < MAX_LOOKS:
+            self._check_row_count(feed, current, batch)
 
     def _emit_batch(self, feed: Feed, current: Pass, parts: list[Part], wait_s: float) -> None:
         batch = Batch(
@@ -316,6 +325,24 @@ class DataLoading(Probe):
             indices=self._indices[:SHOWN],
         )
         self._warn_once(feed, constant)
+
+    def _check_row_count(self, feed: Feed, current: Pass, batch: object) -> None:
+        """Does the batch hold as many samples as were fetched?"""
+        held = count_rows(batch, self._fetched)
+        feed.rows.add_batch(self._fetched, held)
+        if held is not None and feed.rows.is_due:
+            fewer = FewerRows(
+                dataset=feed.name,
+                collate=feed.setup.get("collate", ""),
+                batch=current.batches,
+                looked=feed.rows.looked,
+                count=feed.rows.short,
+                fetched=feed.rows.fetched,
+                held=feed.rows.held,
+                shapes=[f"{part.path} {part.kind}" for part in batch_contents.parts_of(batch)],
+                indices=self._indices[:SHOWN],
+            )
+            self._warn_once(feed, fewer)
 
     def _find_repeat(self, feed: Feed, current: Pass, batch: object, loader_iter: "BatchIterator") -> None:
         """Has this batch come before in this pass?"""

@@ -16,6 +16,7 @@ import torch
 
 from tdbg.core.frames import OWN_FOLDER
 from tdbg.core.guard import guarded
+from tdbg.probes.dataloader.batch_rows import RowCounts
 
 if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
@@ -134,6 +135,7 @@ class Feed:
         self.label_high: int | None = None
         self.classes: set[int] = set()
         self.said: set[str] = set()
+        self.rows = RowCounts()
 
     def begin_pass(self, now: float, step: int, sampler_epoch: int | None, wait_s: float) -> Pass:
         """A pass begins with the batch handed out now."""
@@ -239,9 +241,13 @@ class Feeds:
 
     def pop_indices(self, loader_iter: "BatchIterator") -> list[int]:
         """The dataset's indices in the batch just handed out (or failed); empty where they are not known."""
+        return list_indices(self.pop_requested(loader_iter))
+
+    def pop_requested(self, loader_iter: "BatchIterator") -> object:
+        """What the sampler gave for the batch just handed out (or failed); None where it is not known."""
         known = self.find_iteration(loader_iter)
         if known.lost or not known.pending:
-            return []
+            return None
         received = getattr(loader_iter, "_rcvd_idx", None)
         if received is None:  # without workers a batch is fetched as its indices are taken
             indices = known.pending.pop()[1]
@@ -250,12 +256,9 @@ class Feeds:
             while known.pending and known.pending[0][0] < received - 1:
                 known.pending.popleft()
             if not known.pending or known.pending[0][0] != received - 1:
-                return []
+                return None
             indices = known.pending.popleft()[1]
-        if isinstance(indices, int):
-            return [indices]
-        whole = isinstance(indices, list | tuple) and bool(indices) and isinstance(indices[0], int)
-        return list(indices) if whole else []
+        return indices
 
     def clear(self) -> None:
         """Forget everything."""
@@ -264,6 +267,24 @@ class Feeds:
         self._iterations.clear()
         self._made.clear()
         self.began_at = 0.0
+
+
+def list_indices(requested: Any) -> list[int]:
+    """What a sampler gave, as indices of the dataset; empty where it is something else."""
+    if isinstance(requested, int):
+        return [requested]
+    whole = isinstance(requested, list | tuple) and bool(requested) and isinstance(requested[0], int)
+    return list(requested) if whole else []
+
+
+def count_fetched(loader_iter: "BatchIterator", requested: Any) -> int:
+    """How many samples the loader fetches for what its sampler gave; 0 where that is not known.
+
+    Without automatic batching an index is the dataset's own business, and a stream gets none.
+    """
+    if is_stream(loader_iter) or not getattr(loader_iter, "_auto_collation", False):
+        return 0
+    return len(requested) if isinstance(requested, list | tuple) else 0
 
 
 def format_dataset_name(dataset: object) -> str:

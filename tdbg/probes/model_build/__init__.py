@@ -126,7 +126,7 @@ class ModelBuild(Probe):
     Reads:  registrations of parameters and children (the frame each comes from), the tree at the root's first call,
             a sample of 1,024 elements and the norm of every weight before the first update, the gradients' presence
             at the first updates; after 20 steps the running means of batch normalisation layers; the frames of an exception that ends the process inside a module.
-    Emits:  TREE once a root, INIT once a root, TIE where an embedding and an output layer hold equal weights; UNUSED, STUCK, STATISTICS, SHAPE when there is cause.
+    Emits:  TREE once a root, INIT once a root, TIE where an embedding and an output layer hold equal weights, or two that the configuration ties; UNUSED, STUCK, STATISTICS, SHAPE when there is cause.
     Cost:   3 us a registration while a model is built; 30 us a weight, once; nothing in later steps.
     Limits: initial values only where the first update is still to come; a checkpoint that was loaded before counts as
             initial. Modules made by unpickling have no place. A `SHAPE` is seen only if nobody catches the exception.
@@ -326,11 +326,13 @@ class ModelBuild(Probe):
         self.emit(seen, step=step)
 
     def tell_ties(self, pairs: list[Pair], equal: list[bool], suffix: str, step: int, *, is_meant: bool) -> None:
-        """Tell of an embedding and an output layer with equal weights of their own."""
-        for place, pair in enumerate(pair for pair, is_equal in zip(pairs, equal, strict=True) if is_equal):
+        """Tell of an embedding and an output layer with equal weights of their own, or that were to share one."""
+        told = [(pair, is_equal) for pair, is_equal in zip(pairs, equal, strict=True) if is_equal or pair.declared]
+        for place, (pair, is_equal) in enumerate(told):
             embedding, head = pair.names
-            more = f"{suffix or '_1'}_{place}" if place else suffix
-            self.emit(BrokenTie(embedding=embedding, head=head, meant=is_meant, suffix=more), step=step)
+            tie = BrokenTie(embedding=embedding, head=head, meant=is_meant or pair.declared, equal=is_equal)
+            tie.suffix = f"{suffix or '_1'}_{place}" if place else suffix
+            self.emit(tie, step=step)
 
     # the first updates
 

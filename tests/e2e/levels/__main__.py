@@ -79,6 +79,17 @@ NOT_IN_BASIC = {  # code -> why the default level does not give it
     "TD-G006": TRIAL,
     "TD-L022": TRIAL,
 }
+NO_CODE = {  # silent bug -> why nothing that a run shows tells it from healthy code
+    "a loss term added as a detached number (`loss + extra.item()`)": (
+        "the graph of the loss has nothing of the number, as of any constant that is added on purpose (flooding, the"
+        " constant of a likelihood, an auxiliary loss that is switched off). Parameters that only this term reaches get no"
+        " gradient, which TD-C008 names"
+    ),
+    "layers that begin with equal weights by mistake": (
+        "copies of one layer begin so on purpose: `nn.TransformerEncoder`, teachers, averages, experts. An embedding and an"
+        " output layer alone are compared (TD-C027)"
+    ),
+}
 HEAD = """# What each level finds
 
 Each row is a small training with one fault, run under `tdbg run` at every level, and the same training without it. A cell
@@ -92,6 +103,12 @@ REASONS = """
 ## What the default level does not give
 
 | code | why |
+|---|---|
+"""
+WITHOUT_CODE = """
+## What no level names
+
+| silent bug | why |
 |---|---|
 """
 REST = """
@@ -155,8 +172,9 @@ def index_rows(page: str) -> dict[str, str]:
 def build_rest() -> str:
     """The parts of the page that no run makes."""
     reasons = "".join(f"| {code} | {why} |\n" for code, why in NOT_IN_BASIC.items())
+    unknown = "".join(f"| {bug} | {why} |\n" for bug, why in NO_CODE.items())
     others = "".join(f"| {code} | {why} | `{test}` |\n" for code, (why, test) in NOT_PLANTED.items())
-    return REASONS + reasons + REST + others
+    return REASONS + reasons + WITHOUT_CODE + unknown + REST + others
 
 
 def main() -> None:

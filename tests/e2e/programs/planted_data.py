@@ -47,6 +47,21 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
         return x + torch.as_tensor(self.rng.normal(0, 0.1, FEATURES), dtype=x.dtype), y
 
 
+def drop_samples(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """A batch without the samples that a check takes for outliers: every other one."""
+    kept = [(x, y) for x, y in samples if x.mean() > 0] or samples[:1]
+    return torch.stack([x for x, _ in kept]), torch.stack([y for _, y in kept])
+
+
+def fold_samples(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """A batch in which every four samples have become one."""
+    x, y = torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])
+    return x.view(-1, 4, FEATURES).mean(1), y[::4]
+
+
+COLLATES = {"dropped": drop_samples, "folded": fold_samples}
+
+
 @dataclass
 class Training:
     """What a training is made of; a bug changes one part."""
@@ -115,14 +130,20 @@ def make_training(kind: str) -> Training:
             x, y = make_samples(640, 1).tensors
             order = torch.cat([(y == label).nonzero().flatten()[:96] for label in (2, 0, 3, 1)])
             return Training(DataLoader(TensorDataset(x[order], y[order]), batch_size=24, shuffle=not FAULTY))
-        case "same-noise":  # a generator of the dataset's own, copied into each worker
-            return Training(DataLoader(Noisy(), batch_size=32, shuffle=True, num_workers=2))
+        case "same-noise" | "same-noise-spawned":  # a generator of the dataset's own, copied into each worker
+            how = "spawn" if kind == "same-noise-spawned" else "fork"
+            return Training(
+                DataLoader(Noisy(), batch_size=32, shuffle=True, num_workers=2, multiprocessing_context=how), epochs=2
+            )
         case "same-seed":
 
             def seed_worker(worker: int) -> None:
                 numpy.random.seed(7 if FAULTY else torch.initial_seed() % 2**32)
 
             return Training(DataLoader(Noisy(by_module=True), batch_size=32, num_workers=2, worker_init_fn=seed_worker))
+        case "dropped" | "folded":
+            collate = COLLATES[kind] if FAULTY else None
+            return Training(DataLoader(make_samples(640, 1), batch_size=32, shuffle=True, collate_fn=collate))
         case "resumed":
             return resume_training()
     raise SystemExit(f"no kind {kind!r}")

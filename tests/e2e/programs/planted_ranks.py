@@ -12,6 +12,8 @@ import torch.distributed as dist
 from common import leave_group
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
@@ -34,6 +36,20 @@ def average_by_hand(model: nn.Module) -> None:
         parameter.grad /= dist.get_world_size()  # type: ignore[operator]
 
 
+def shard_model(body: nn.Sequential) -> nn.Module:
+    """Two replicas of the model, each in shards."""
+    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicas", "shards"))
+    for layer in (body[0], body[3]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(body, mesh=mesh)
+    return body
+
+
+def scale_gradients(model: nn.Module, scale: float) -> None:
+    for parameter in model.parameters():
+        parameter.grad *= scale  # type: ignore[operator]
+
+
 def wrap_model(body: nn.Sequential) -> nn.Module:
     """The model as this kind trains it."""
     if KIND in ALONE:
@@ -41,6 +57,8 @@ def wrap_model(body: nn.Sequential) -> nn.Module:
     if KIND == "ignored":  # a head of each rank's own
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(body, ["3.weight", "3.bias"])
         nn.init.constant_(body[3].bias, dist.get_rank())  # type: ignore[arg-type]
+    if KIND.startswith("hybrid"):
+        return shard_model(body)
     model = DistributedDataParallel(body, find_unused_parameters=KIND == "replaced")
     if KIND == "local-sgd":
         group = dist.new_subgroups(1)[0]
@@ -68,7 +86,8 @@ def list_batches() -> Iterable[tuple[Tensor, Tensor]]:
 def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    torch.manual_seed(rank if KIND == "actors" else 0)
+    replica = 2 * rank // dist.get_world_size()
+    torch.manual_seed(rank if KIND == "actors" else replica if KIND == "hybrid-init" and FAULTY else 0)
     width = 32 + 8 * rank if KIND == "two-models" else 32
     body = nn.Sequential(nn.Linear(FEATURES, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, CLASSES))
     if KIND == "split-model":
@@ -85,6 +104,8 @@ def main() -> None:
             average_by_hand(model)
         if KIND == "clip" and FAULTY and rank == 0 and step >= 10:
             nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        if KIND == "hybrid-clip" and FAULTY and replica == 0 and step >= 10:
+            scale_gradients(model, 1 / step)
         optimizer.step()
         time.sleep(0.004)
     leave_group()
