@@ -17,6 +17,7 @@ from tdbg.core.observations.worker_states import SameRandomState
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.augmentation.worker_pipe import WorkerPipe
 from tdbg.probes.dataloader.feeds import find_start_method, format_dataset_name, is_in_worker, is_stream
+from tdbg.runtime.listener import LATER_STEPS
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -64,6 +65,7 @@ class WorkerStates(Probe):
     """
 
     name = "worker-states"
+    comes_back = LATER_STEPS
     observations = (SameRandomState,)
 
     def __init__(self, monitor: "Monitor") -> None:
