@@ -59,7 +59,7 @@ class WorkerStates(Probe):
     Reads:  the states of ``random``, ``numpy.random`` and torch, and of generators on a map-style dataset and its
             transforms. Nothing is drawn.
     Emits:  SAME once a loader that trains, where two workers went from the same state to the same other one.
-    Cost:   about 0.5 ms in a worker, once; a system call a batch in the opening inspection.
+    Cost:   about 0.5 ms in a worker, once; a system call a batch in the opening inspection and its later looks.
     Limits: workers that are forked tell through a pipe; spawned ones cannot. Two workers that draw different amounts
             from the same state are not told apart from healthy ones.
     """

@@ -64,11 +64,10 @@ class _Ranks:
 class SameBatches(Rule):
     """Says when the ranks of a data-parallel job are called with the same batches.
 
-    What it does: In the opening inspection, and at doubling intervals afterwards, each rank has a checksum of 256
-    elements of each input of its first call in a step on record. They are compared where the records of all
-    ranks are read. It speaks when three looks or more in a row, with three different batches, were equal on
-    several ranks: a warning if that goes for all inputs that change from step to step, a note if only for some
-    of them.
+    What it does: In the opening inspection and its later looks each rank has a checksum of 256 elements of each
+    input of its first call in a step on record. They are compared where the records of all ranks are read. It
+    speaks when three looks or more in a row, with three different batches, were equal on several ranks: a
+    warning if that goes for all inputs that change from step to step, a note if only for some of them.
 
     Why it matters: With N ranks on the same data an epoch costs N times as much and the batch is no larger than
     one rank's. Loss and weights look well: nothing tells it apart from a run on one rank.

@@ -15,7 +15,9 @@ LATER_SPARE = 1.25  # so many times what the last look has cost is saved for the
 FIRST_LATER_STEP = 2 * OPENING_STEPS
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
 SETTLING_STEPS = 4  # after a pass, until it and the updates that follow have been judged
-SPENDING_RATE = 0.5  # of the time since the first step: beyond the part below, no step more than doubles
+SPENDING_RATE = (
+    0.5  # of the time since the first step: beyond the part below, steps take at most twice their time on average
+)
 PART_AT_ONCE = (
     0.25  # of the allowance may be spent at once: steps of a millisecond would earn nothing before it is over
 )
@@ -54,7 +56,7 @@ class Inspection:
 
     @property
     def is_repeat_open(self) -> bool:
-        """True while a few steps are looked at again, because the training has become another one."""
+        """True while a few steps are looked at again: after a change or a checkpoint, or at doubling intervals."""
         return self.is_open and not self._is_opening
 
     @property

@@ -35,7 +35,7 @@ def list_probe_names(seen: Any) -> set[str]:
 
 
 ADDED = {probe.name for probe in CATALOG.load_inspection_probes()}
-STAYING = {"checkpoint", "dataloader", "memory", "rank-batches", "rank-weights", "schedule", "validation"}
+STAYING = {"checkpoint", "dataloader", "memory", "rank-weights", "schedule", "validation"}
 
 
 def test_what_the_inspection_alone_has_is_listed_for_the_rules() -> None:
@@ -272,7 +272,7 @@ def test_a_level_that_has_the_probes_anyway_keeps_them(start_watch: Callable[...
     seen.monitor.inspection.begin_inspection(1.0)
     assert list_probe_names(seen) == before | ADDED
     train_model(OPENING_STEPS + 5)
-    assert list_probe_names(seen) == before | {"rank-batches"}, "which no level has"
+    assert list_probe_names(seen) == before
 
 
 def test_a_level_that_has_the_probes_keeps_their_pace(start_watch: Callable[..., Any]) -> None:
