@@ -63,8 +63,11 @@ class Probe(Listener):
         if not self.on or not self._is_due():
             return False
         kind = kind or self.name
-        if not self._is_requested() and self.monitor.inspection.has_ended_for(type(self)):
+        inspection = self.monitor.inspection
+        if inspection.has_ended_for(type(self)) and not self._is_requested():
             return self._may_look_again(kind)
+        if inspection.is_later_look_open and inspection.has_looked_again(type(self)) and not self._is_requested():
+            return False
         return self.monitor.should_sample(kind)
 
     def _is_requested(self) -> bool:

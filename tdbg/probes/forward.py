@@ -9,6 +9,7 @@ from torch import nn
 from tdbg.core.events import Number, number
 from tdbg.core.observations.forward import AutocastIgnored, ModuleOutputs
 from tdbg.probes import PROBES, Probe
+from tdbg.runtime.listener import LATER_STEPS
 from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Forward(Probe):
 
     name = "forward"
     levels = ("advanced", "extreme")
+    comes_back = LATER_STEPS
     observations = (ModuleOutputs, AutocastIgnored)
 
     def attach(self) -> None:

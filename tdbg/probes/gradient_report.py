@@ -16,6 +16,7 @@ from tdbg.core.observations.gradient_report import WORDS, BadGradients, BadRow, 
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import round_number
 from tdbg.probes.gradients import NO_GRADIENT
+from tdbg.runtime.listener import LATER_STEPS
 from tdbg.runtime.tensors import Bad, find_bad_values
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class GradientReport(Probe):
 
     name = "gradient-report"
     levels = ("advanced", "extreme")
+    comes_back = LATER_STEPS
     observations = (GradientNorms, BadGradients)
 
     def __init__(self, monitor: "Monitor") -> None:

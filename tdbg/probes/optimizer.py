@@ -39,6 +39,7 @@ MAX_PARAMETERS = 64  # whose weights are sampled
 ELEMENTS = 64  # of each
 STATE_EVERY = 64  # looks between two measurements of the state's size
 LASTING = {"none": (10, 12), "stuck": (10, 40)}  # consecutive sampled steps, and steps from first to last
+LATER_LOOKS = 6  # in each look at doubling intervals: enough for whatever is told of coverage and of empty updates
 COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then one in so many
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 EMPTY_LOOKS = 4  # in a row without any gradient in the optimizer, while the model has some
@@ -103,6 +104,7 @@ class OptimizerReport(Probe):
     name = "optimizer"
     levels = ("extreme",)
     every = 8
+    comes_back = LATER_LOOKS
     observations = (UpdateSizes, ParameterGroups, ParameterCoverage, EmptyUpdates)
 
     def __init__(self, monitor: "Monitor") -> None:

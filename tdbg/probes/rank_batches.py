@@ -11,6 +11,7 @@ from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.rank_weights import group_of, is_look_due, is_wrapper
 from tdbg.runtime import tensors
 from tdbg.runtime.checksums import checksum_pieces, join_pieces, read_values
+from tdbg.runtime.listener import LATER_STEPS
 from tdbg.runtime.rerun_alone import count_ranks
 from tdbg.runtime.torch_compat import smallest_group
 
@@ -28,12 +29,14 @@ class RankBatches(Probe):
     """Checksums of what the model is called with in training, by which ranks that train on the same data are found.
 
     Reads:  256 elements of the first four tensors of 16 elements or more of a step's first call of a trained root.
-    Emits:  BATCH in the steps of the opening inspection that `rank-weights` looks at, where there are several ranks.
+    Emits:  BATCH in the steps of the opening inspection that `rank-weights` looks at, where there are several ranks, and
+            in three steps of each later look.
     Cost:   20 us a tensor and look; on an accelerator the checksums come with the step's one copy.
     Limits: one rank alone is not looked at.
     """
 
     name = "rank-batches"
+    comes_back = LATER_STEPS
     observations = (BatchChecksums,)
 
     def __init__(self, monitor: "Monitor") -> None:

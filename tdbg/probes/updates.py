@@ -16,6 +16,10 @@ class EveryUpdate(Probe):
     """
 
     def attach(self) -> None:
+        self.hook_updates()
+
+    def hook_updates(self) -> None:
+        """Be told of every update from now on."""
         hooks = self.monitor.hooks
         self._update_ears = [
             (hooks.before_each, self._build_listener(self.before_update)),
@@ -25,9 +29,13 @@ class EveryUpdate(Probe):
             listeners.append(tell)
 
     def detach(self) -> None:
+        self.unhook_updates()
+        super().detach()
+
+    def unhook_updates(self) -> None:
+        """Be told of none, at no cost an update."""
         for listeners, tell in self.__dict__.pop("_update_ears", ()):
             listeners.remove(tell)
-        super().detach()
 
     def before_update(self, optimizer: Optimizer) -> None:
         """An optimizer is about to update."""

@@ -19,6 +19,7 @@ from tdbg.core.observations.worker_states import SameRandomState
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.augmentation.worker_pipe import WorkerPipe
 from tdbg.probes.dataloader.feeds import find_start_method, format_dataset_name, is_in_worker, is_stream
+from tdbg.runtime.listener import LATER_STEPS
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -61,12 +62,13 @@ class WorkerStates(Probe):
     Reads:  the states of ``random``, ``numpy.random`` and torch, and of generators on a map-style dataset and its
             transforms. Nothing is drawn.
     Emits:  SAME once a loader that trains, where two workers went from the same state to the same other one.
-    Cost:   about 0.5 ms in a worker, once; a system call a batch in the opening inspection.
+    Cost:   about 0.5 ms in a worker, once; a system call a batch in the opening inspection and its later looks.
     Limits: workers tell through a pipe, which spawned ones can open on Linux alone; those of a forkserver cannot. Two
             workers that draw different amounts from the same state are not told apart from healthy ones.
     """
 
     name = "worker-states"
+    comes_back = LATER_STEPS
     observations = (SameRandomState,)
 
     def __init__(self, monitor: "Monitor") -> None:

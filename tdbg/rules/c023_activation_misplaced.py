@@ -39,11 +39,11 @@ ADVICE = {
 class ActivationMisplaced(KindsRule):
     """Says when a softmax or sigmoid stands before a loss function that applies it itself, or works over the batch.
 
-    What it does: With the flag BACKWARD, or in the opening inspection, it reads the graph of each loss of the
-    first 3 steps, as autograd holds it. It speaks where a softmax goes straight into cross_entropy or
-    log_softmax, a sigmoid or softmax into binary_cross_entropy_with_logits, a softmax into nll_loss without a
-    logarithm, and where the softmax before a loss works over the batch dimension. Casts and changes of shape in
-    between do not count.
+    What it does: With the flag BACKWARD, or in the opening inspection and its later looks, it reads the graph
+    of each loss of the first 3 steps, as autograd holds it. It speaks where a softmax goes straight into
+    cross_entropy or log_softmax, a sigmoid or softmax into binary_cross_entropy_with_logits, a softmax into
+    nll_loss without a logarithm, and where the softmax before a loss works over the batch dimension. Casts and
+    changes of shape in between do not count.
 
     Why it matters: A second softmax squeezes the logits into 0 to 1: the loss cannot fall below a bound (1.46 for
     10 classes where 0 is possible), and gradients are small. A softmax over the batch couples the samples of a

@@ -10,10 +10,10 @@ from tdbg.rules import RULES, ObservingRule, Reported
 class LossBroadcast(ObservingRule[Reported]):
     """Says when a loss compares every prediction with every target, because (N, 1) and (N) were broadcast to (N, N).
 
-    What it does: With the flag BACKWARD, or in the opening inspection, it reads the graph of each loss of the
-    first 3 steps, as autograd holds it. It speaks where the difference under a mean or sum is N by N, and the
-    prediction in it has the shape (N, 1) or (N); and where mse_loss, l1_loss, smooth_l1_loss or huber_loss
-    broadcast like that.
+    What it does: With the flag BACKWARD, or in the opening inspection and its later looks, it reads the graph
+    of each loss of the first 3 steps, as autograd holds it. It speaks where the difference under a mean or sum
+    is N by N, and the prediction in it has the shape (N, 1) or (N); and where mse_loss, l1_loss, smooth_l1_loss
+    or huber_loss broadcast like that.
 
     Why it matters: The best that such a loss can reach is the mean of all targets, for every sample. It falls at
     first, as the mean is learned, and then stays.

@@ -11,9 +11,10 @@ from tdbg.rules import RULES, ObservingRule, Reported
 class AutocastWithoutEffect(ObservingRule[Reported]):
     """Says when a model is called inside autocast, and all its linear and convolution layers still return float32.
 
-    What it does: With the flag FORWARD, or in the opening inspection, it notes whether autocast to float16 or
-    bfloat16 is on when the model is called, and the dtypes of what its layers put out. It speaks when each
-    linear and convolution layer that was looked at returned float32 in 2 consecutive sampled steps.
+    What it does: With the flag FORWARD, or in the opening inspection and its later looks, it notes whether
+    autocast to float16 or bfloat16 is on when the model is called, and the dtypes of what its layers put out.
+    It speaks when each linear and convolution layer that was looked at returned float32 in 2 consecutive
+    sampled steps.
 
     Why it matters: The run takes the memory and the time of float32 while everybody believes that it is mixed
     precision; a GradScaler around it scales for nothing.

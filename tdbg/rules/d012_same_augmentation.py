@@ -13,9 +13,9 @@ GLOBAL = ("random", "numpy.random", "torch")  # torch seeds these for each worke
 class SameAugmentation(ObservingRule[set[str]]):
     """Says when two workers of a loader that trains draw the same random numbers, so augment in the same way.
 
-    What it does: In the opening inspection each worker tells a checksum of its random generators before and
-    after its first fetch: `random`, `numpy.random`, torch, and generators that the dataset or its
-    transforms hold. It speaks when two workers went from the same state to the same other state.
+    What it does: In the opening inspection and its later looks each worker tells a checksum of its random
+    generators before and after its first fetch: `random`, `numpy.random`, torch, and generators that the
+    dataset or its transforms hold. It speaks when two workers went from the same state to the same other state.
 
     Why it matters: With N workers there are N times fewer different augmentations than there seem to be, and
     samples that stand at the same place of neighbouring batches are cropped, flipped and mixed alike.

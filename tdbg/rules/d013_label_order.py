@@ -11,9 +11,10 @@ from tdbg.rules import RULES, ObservingRule
 class SortedByLabel(ObservingRule[set[str]]):
     """Says when a loader trains on sorted data without shuffling.
 
-    What it does: In the opening inspection it follows the class labels of a loader that takes a map-style
-    dataset in its stored order. It speaks when the labels of 4 batches in a row or more rise (or fall) all the
-    way through 3 classes or more, or when each of these batches holds a single label, of two or more in all.
+    What it does: In the opening inspection and its later looks it follows the class labels of a loader that
+    takes a map-style dataset in its stored order. It speaks when the labels of 4 batches in a row or more rise
+    (or fall) all the way through 3 classes or more, or when each of these batches holds a single label, of two
+    or more in all.
 
     Why it matters: Each update sees one class and pushes the model to it; batch normalisation learns the
     statistics of one class at a time. The loss looks low within a class and jumps at its end, and accuracy

@@ -22,9 +22,9 @@ class _State:
 class ByteInputs(ObservingRule[_State]):
     """Notes that float inputs of the model have the values of bytes, 0 to 255.
 
-    What it does: In the opening inspection it reads the range and standard deviation of the float inputs of the
-    model in training; it reports when no value is below 0, the maximum is between 200 and 255, and every batch
-    has a standard deviation of at least 20.
+    What it does: In the opening inspection and its later looks it reads the range and standard deviation of the
+    float inputs of the model in training; it reports when no value is below 0, the maximum is between 200 and
+    255, and every batch has a standard deviation of at least 20.
 
     Why it matters: Default initialisation expects inputs of about unit scale. Inputs up to 255 saturate units,
     inflate gradients and often slow down learning.

@@ -40,12 +40,12 @@ ELSEWHERE = (
 class NoGradient(Rule):
     """Says when parameters that the optimizer holds get no gradient, or one of zeros, for a long time.
 
-    What it does: In the opening inspection, and later with the flags GRADIENTS or OPTIMIZER, it follows
-    the trainable parameters of the optimizer whose ``grad`` is None, and the weight matrices whose
-    gradient is zero all over. It speaks when one has been so in 10 consecutive sampled steps, over at
-    least 12 steps. Frozen parameters do not count, nor do those that TD-C008 names already. Where another
-    model gets gradients that no optimizer uses, and its parameters have the same shapes, it says that the
-    optimizer was built on another instance.
+    What it does: In the opening inspection and its later looks, and at any step with the flags GRADIENTS or
+    OPTIMIZER, it follows the trainable parameters of the optimizer whose ``grad`` is None, and the weight
+    matrices whose gradient is zero all over. It speaks when one has been so in 10 consecutive sampled steps,
+    over at least 12 steps. Frozen parameters do not count, nor do those that TD-C008 names already. Where
+    another model gets gradients that no optimizer uses, and its parameters have the same shapes, it says that
+    the optimizer was built on another instance.
 
     Why it matters: Optimizers pass over such parameters without a word. A branch that was never wired up,
     or was detached, looks like a model that learns a little worse than it should. Under DDP it ends in an

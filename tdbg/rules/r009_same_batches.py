@@ -24,16 +24,30 @@ class _Input:
     """One input over all looks."""
 
     values: set[str] = field(default_factory=set)  # its checksums on one rank
-    histories: dict[int, int] = field(default_factory=dict)  # rank -> a checksum of all its checksums so far
+    first_step: int = 0  # since when the same two ranks or more had the same
+    looks: int = 0  # since then,
+    equal_values: set[str] = field(default_factory=set)  # and the checksums in them on one rank
+    histories: dict[int, int] = field(default_factory=dict)  # rank -> a checksum of all its checksums since then
 
-    def add_checksums(self, found: dict[int, str]) -> None:
-        """One more look: its checksum on each rank."""
+    def add_checksums(self, step: int, found: dict[int, str]) -> None:
+        """One more look: its checksum on each rank. It begins anew where no two ranks are equal any longer."""
         self.values.add(next(iter(found.values())))
+        self._continue_history(step, found)
+        if not self.find_equal_ranks():
+            self.looks = 0
+            self.equal_values.clear()
+            self.histories.clear()
+            self._continue_history(step, found)
+
+    def _continue_history(self, step: int, found: dict[int, str]) -> None:
+        self.first_step = self.first_step if self.looks else step
+        self.looks += 1
+        self.equal_values.add(next(iter(found.values())))
         for rank, checksum in found.items():
             self.histories[rank] = zlib.crc32(checksum.encode(), self.histories.get(rank, 0))
 
     def find_equal_ranks(self) -> set[frozenset[int]]:
-        """Ranks that had the same in every look."""
+        """Ranks that had the same in every look since then."""
         by_history: defaultdict[int, set[int]] = defaultdict(set)
         for rank, history in self.histories.items():
             by_history[history].add(rank)
@@ -43,8 +57,6 @@ class _Input:
 @dataclass
 class _Ranks:
     inputs: dict[str, _Input] = field(default_factory=dict)  # by path
-    first_step: int = 0
-    looks: int = 0
     said: bool = False
 
 
@@ -52,10 +64,10 @@ class _Ranks:
 class SameBatches(Rule):
     """Says when the ranks of a data-parallel job are called with the same batches.
 
-    What it does: In the opening inspection each rank has a checksum of 256 elements of each input of its first
-    call in a step on record. They are compared where the records of all ranks are read. It speaks when every
-    look of three or more, with three different batches, was equal on all ranks: a warning if that goes for all
-    inputs that change from step to step, a note if only for some of them.
+    What it does: In the opening inspection and its later looks each rank has a checksum of 256 elements of each
+    input of its first call in a step on record. They are compared where the records of all ranks are read. It
+    speaks when three looks or more in a row, with three different batches, were equal on several ranks: a
+    warning if that goes for all inputs that change from step to step, a note if only for some of them.
 
     Why it matters: With N ranks on the same data an epoch costs N times as much and the batch is no larger than
     one rank's. Loss and weights look well: nothing tells it apart from a run on one rank.
@@ -96,13 +108,17 @@ class SameBatches(Rule):
 
     def _compare_batches(self, key: GroupKey, step: int, looks: dict[int, Batch]) -> Iterable[Finding]:
         ranks = self._ranks[key]
-        ranks.first_step = ranks.first_step or step
-        ranks.looks += 1
         for name in set.intersection(*map(set, looks.values())):
-            ranks.inputs.setdefault(name, _Input()).add_checksums({rank: batch[name] for rank, batch in looks.items()})
+            ranks.inputs.setdefault(name, _Input()).add_checksums(
+                step, {rank: batch[name] for rank, batch in looks.items()}
+            )
         varying = {name: one for name, one in sorted(ranks.inputs.items()) if len(one.values) >= EQUAL_LOOKS}
-        equal = {name: found for name, one in varying.items() if (found := one.find_equal_ranks())}
-        if ranks.said or not equal or ranks.looks < EQUAL_LOOKS:
+        equal = {
+            name: found
+            for name, one in varying.items()
+            if len(one.equal_values) >= EQUAL_LOOKS and (found := one.find_equal_ranks())
+        }
+        if ranks.said or not equal:
             return ()
         ranks.said = True
         everywhere = set.intersection(*equal.values()) if len(equal) == len(varying) else set()
@@ -111,6 +127,7 @@ class SameBatches(Rule):
     def _make_equal_finding(
         self, ranks: _Ranks, equal: dict[str, set[frozenset[int]]], everywhere: set[frozenset[int]]
     ) -> Finding:
+        least = min((ranks.inputs[name] for name in equal), key=lambda one: one.looks)
         found = max(everywhere or next(iter(equal.values())), key=lambda those: (len(those), sorted(those)))
         what = (
             "train on the same data"
@@ -118,14 +135,14 @@ class SameBatches(Rule):
             else f"get the same {join_limited(list(equal), 3)}, but other inputs differ"
         )
         return self.make_finding(
-            f"{format_ranks(found)} {what}: {ranks.looks} of {format_count(ranks.looks, 'batch')} looked at were equal, from step"
-            f" {ranks.first_step} on",
+            f"{format_ranks(found)} {what}: {least.looks} of {format_count(least.looks, 'batch')} looked at were equal, from step"
+            f" {least.first_step} on",
             severity=self.severity if everywhere else "info",
-            first_step=ranks.first_step,
+            first_step=least.first_step,
             rank=min(found),
             phase="input",
             evidence=[
-                f"input {name}: {format_count(len(ranks.inputs[name].values), 'different value')}, each equal on these ranks"
+                f"input {name}: {format_count(len(ranks.inputs[name].equal_values), 'different value')}, each equal on these ranks"
                 for name in list(equal)[:3]
             ],
             cause="a loader without a DistributedSampler, or the same seed for the order of all ranks",

@@ -26,10 +26,11 @@ RESOLVED = {"held": "an optimizer held them only from step {step} on", "changed"
 class LeftOut(KindsRule):
     """Says when trainable parameters of the model were forgotten in the optimizer, or stand in two at once.
 
-    What it does: With the flag OPTIMIZER, or in the opening inspection, it compares the trainable parameters of the
-    trained model with what the optimizers hold. It speaks when some are held by none although they get gradients
-    and most others are held; when layers in a plain Python list, tuple, set or dict of the model get gradients and
-    nothing updates them; and when two optimizers that both step in turn hold the same parameters.
+    What it does: With the flag OPTIMIZER, or in the opening inspection and its later looks, it compares the
+    trainable parameters of the trained model with what the optimizers hold. It speaks when some are held by
+    none although they get gradients and most others are held; when layers in a plain Python list, tuple, set or
+    dict of the model get gradients and nothing updates them; and when two optimizers that both step in turn
+    hold the same parameters.
 
     Why it matters: A layer that was added after the optimizer was built, missed by a filter over names, or held in
     a plain list, which `parameters()` does not reach, keeps its random initial values for good, and backward

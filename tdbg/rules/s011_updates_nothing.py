@@ -11,11 +11,11 @@ from tdbg.rules import RULES, ObservingRule, Reported
 class UpdatesNothing(ObservingRule[Reported]):
     """Says when no parameter that the optimizer holds gets a gradient, while the model has gradients nobody uses.
 
-    What it does: With the flag OPTIMIZER, or in the opening inspection, it compares what the optimizer holds with
-    the model that runs. It speaks when nothing in the optimizer has had a gradient in 4 updates in a row, and
-    parameters that no optimizer holds have some: every parameter it holds is frozen, or belongs to another
-    instance of the model, or to a layer that was replaced. Where only some parameters are left out, TD-S006
-    speaks.
+    What it does: With the flag OPTIMIZER, or in the opening inspection and its later looks, it compares what
+    the optimizer holds with the model that runs. It speaks when nothing in the optimizer has had a gradient in
+    4 updates in a row, and parameters that no optimizer holds have some: every parameter it holds is frozen, or
+    belongs to another instance of the model, or to a layer that was replaced. Where only some parameters are
+    left out, TD-S006 speaks.
 
     Why it matters: `optimizer.step()` passes over parameters without a gradient. The model keeps its initial
     weights, and nothing fails.

@@ -7,6 +7,8 @@ ALWAYS_STEPS = 8  # so many first steps are looked at whatever it costs: most fa
 SMOOTHING = 0.2
 EXTRAS = "extras"  # what flags and the levels above basic add, all together
 REQUEST_S = 0.05  # what a request in a live run may cost at once
+OVERDRAFT = 2.0  # times what was saved may be spent on a look, so that it is not cut short; the rest is owed
+SAVING_SHARE = 0.25  # of what is earned is put aside for looks at doubling intervals, until one can be paid
 EXTRAS_SHARE = 0.7  # of the budget may go into them; the rest keeps records and the watch for bad values going
 
 
@@ -33,6 +35,9 @@ class Budget:
         self.inspection_s = 0.0  # spent of it, as of the last inspection that is over
         self._allowed_since: float | None = None  # while it may be spent
         self._spending_rate = self._credit_s = 0.0
+        self._target_s = 0.0  # to be saved for a look to come
+        self._saving_since = now
+        self._granted_s = 0.0  # while what was saved is spent
         self._threads = _Threads()
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
@@ -50,11 +55,30 @@ class Budget:
         return self._entry_s.get(part, 0.0)
 
     def earned_s(self, now: float) -> float:
-        """What the shares in force so far allow, with what may be spent of the allowance."""
-        earned, since = self.earned_by_share_s(now), self._allowed_since
+        """What the shares in force so far allow without what is saved, with what may be spent of the allowance."""
+        earned, since = self.earned_by_share_s(now) + self._granted_s, self._allowed_since
+        if self._target_s:
+            earned -= self._saved_s(now)
         if since is None:
             return earned
         return earned + min(self.allowance_s - self.inspection_s, self._credit_s + self._spending_rate * (now - since))
+
+    def save_up(self, target_s: float, now: float) -> None:
+        """From now on put a part of what is earned aside, up to ``target_s``; what was spent on a look is settled."""
+        self._target_s, self._saving_since, self._granted_s = target_s, now, 0.0
+        self._settle_extras(now)
+
+    def _saved_s(self, now: float) -> float:
+        return min(self._target_s, SAVING_SHARE * self.share * (now - self._saving_since))
+
+    def has_saved(self, now: float) -> bool:
+        """True once as much is there as was to be saved."""
+        return self._saved_s(now) >= self._target_s
+
+    def spend_saved(self, now: float) -> None:
+        """Let what was saved be spent from now on, also where glances at each step cost more than the share."""
+        saved_s, self._target_s = self._saved_s(now), 0.0
+        self._granted_s = max(self.own_s + OVERDRAFT * saved_s - self.earned_s(now), 0.0)
 
     @property
     def is_allowance_open(self) -> bool:
@@ -79,10 +103,14 @@ class Budget:
         self._allowed_since = None
         self.inspection_s += used
         self._banked_s += used
+        self._settle_extras(now)
+
+    def _settle_extras(self, now: float) -> None:
+        """What the steps of an inspection have cost holds back none of those that follow, and does not space them."""
         spent = self._spent_s[EXTRAS]
-        self._spent_s[EXTRAS] = min(spent, EXTRAS_SHARE * self.earned_by_share_s(now))  # what follows is not held back
+        self._spent_s[EXTRAS] = min(spent, EXTRAS_SHARE * self.earned_by_share_s(now))
         self._extras_before_s -= spent - self._spent_s[EXTRAS]
-        self._extras_step_s = 0.0  # nor spaced by what the steps of an inspection cost
+        self._extras_step_s = 0.0
 
     def spent_of_allowance_s(self, now: float) -> float:
         """What the inspection has used so far."""
@@ -115,6 +143,7 @@ class Budget:
         """Time in which tdbg was off: it earns nothing."""
         self.start += seconds
         self._since += seconds
+        self._saving_since += seconds
         if self._allowed_since is not None:
             self._allowed_since += seconds
 

@@ -1,17 +1,23 @@
 """The opening inspection: the first steps are looked at fully, whatever the level, paid from an allowance of their own."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 
 from tdbg.runtime.budget import Budget
-from tdbg.runtime.listener import Listener
+from tdbg.runtime.listener import LATER_STEPS, Listener
 from tdbg.runtime.state import State
 
 OPENING_STEPS = 50
 AGAIN_STEPS = 5  # when the training has become another one
+CHECKPOINT_KINDS = ("load", "save")  # of each the first one after the opening steps is looked at
+LATER_SPARE = 1.25  # so many times what the last look has cost is saved for the next one
+FIRST_LATER_STEP = 2 * OPENING_STEPS
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
 SETTLING_STEPS = 4  # after a pass, until it and the updates that follow have been judged
-SPENDING_RATE = 0.5  # of the time since the first step: beyond the part below, no step more than doubles
+SPENDING_RATE = (
+    0.5  # of the time since the first step: beyond the part below, steps take at most twice their time on average
+)
 PART_AT_ONCE = (
     0.25  # of the allowance may be spent at once: steps of a millisecond would earn nothing before it is over
 )
@@ -43,15 +49,47 @@ class Inspection:
         self._staying: frozenset[type[Listener]] = frozenset()
         self._pass_at = 0  # the step after which the first evaluation pass began, if it came after the opening steps
         self._is_asked_for = False  # to be repeated after this step, although nothing has changed
+        self._waiting: frozenset[type[Listener]] = frozenset()  # for a checkpoint, at no cost a step
+        self._checkpoints: set[str] = set()  # kinds that were met after the opening steps
+        self._later_at = math.inf  # the step of the next look at doubling intervals
+        self._is_later = False  # such a look is open, which the budget pays
 
     @property
     def is_repeat_open(self) -> bool:
-        """True while a few steps are looked at again, because the training has become another one."""
-        return self.is_open and self._until != OPENING_STEPS
+        """True while a few steps are looked at again: after a change or a checkpoint, or at doubling intervals."""
+        return self.is_open and not self._is_opening
+
+    @property
+    def is_later_look_open(self) -> bool:
+        """True in the few steps of a look at doubling intervals, which the budget pays."""
+        return self._is_later
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while it has probes that do more than wait."""
+        return self.is_open or bool(self._staying)
+
+    @property
+    def _is_opening(self) -> bool:
+        return self.is_open and self._until == OPENING_STEPS
+
+    @property
+    def _kept(self) -> list[type[Listener]]:
+        """The probes that are there between looks."""
+        return [*self._staying, *self._waiting]
+
+    def waits_with(self, probe: type[Listener]) -> bool:
+        """True for a probe that stays only for the first checkpoint after the opening steps, which has not come yet."""
+        return probe in self._waiting and not self.is_open and not self._is_asked_for
 
     def has_ended_for(self, probe: type[Listener]) -> bool:
         """True for a probe that the inspection added and that stays now that it is over."""
         return probe in self._staying and not self.is_open
+
+    def has_looked_again(self, probe: type[Listener]) -> bool:
+        """True for a probe that was there for as many steps of the running look at doubling intervals as it needs."""
+        is_coming = self._is_later and probe not in self._staying
+        return is_coming and self._state.step >= self._until - LATER_STEPS + probe.comes_back
 
     def begin_inspection(self, allowance_s: float) -> None:
         """The process is about to take its first steps. allowance_s: 0 for no inspection."""
@@ -71,11 +109,18 @@ class Inspection:
             if self._pass_at and self._state.step >= self._pass_at + SETTLING_STEPS:
                 self._pass_at, self._state.inspects_pass = 0, False
                 self._budget.close_allowance(time.perf_counter())
-                self._activate(self._staying)
-            elif self._until and self._state.attended == self._state.step and not self._pass_at and self._has_reason():
-                self._inspect_again()
+                self._activate(self._kept)
+            elif self._until and self._state.attended == self._state.step and not self._pass_at:
+                if self._has_reason():
+                    self._inspect_again()
+                elif self._state.step >= self._later_at:
+                    self._begin_later_look(time.perf_counter())
             return
         now = time.perf_counter()
+        if self._is_later:
+            if self._state.step >= self._until:
+                self._end_later_look(now)
+            return
         if not self._budget.is_allowance_open:
             self._since, self._own_s = now, self._budget.own_s
             # What the few steps of a later inspection earn is there with the first of them: on average none doubles.
@@ -89,14 +134,28 @@ class Inspection:
     def evaluation_begins(self) -> None:
         """The first call without gradients of a process that has trained: its pass is looked at as the first steps were."""
         added = {probe for probe in self._load() if probe.inspects_evaluation} - self._staying
+        if self._is_later:  # there is one first pass, and its probes may not be those of this look
+            self._end_later_look(time.perf_counter())
         if self._budget.allowance_s and added and not self.is_open:
             self._pass_at, self._state.inspects_pass = self._state.step, True
             self._budget.open_allowance(time.perf_counter(), SPENDING_RATE)
-            self._activate([*self._staying, *added])
+            self._activate([*self._kept, *added])
 
     def ask_for_repetition(self) -> None:
         """The next steps are to be looked at as the first were: one step stands out, and those after it tell what it was."""
         self._is_asked_for = True
+
+    def checkpoint_met(self, kind: str) -> bool:
+        """The program has saved or loaded a file. True for the first of its kind after the opening steps, if it can be paid.
+
+        The steps that follow it are looked at as the first were.
+        """
+        is_known = not self._until or self._is_opening or kind in self._checkpoints
+        if is_known or self._budget.allowance_s <= self._budget.inspection_s:
+            return False
+        self._checkpoints.add(kind)
+        self.ask_for_repetition()
+        return True
 
     def _has_reason(self) -> bool:
         """True if the training has changed, or a few more steps were asked for."""
@@ -110,16 +169,46 @@ class Inspection:
         self._until, self.is_open = self._state.step + AGAIN_STEPS, True
         self._activate(self._load())
 
+    def _begin_later_look(self, now: float) -> None:
+        """Look for a few steps at what can begin to go wrong late, once what was saved of the budget pays for it.
+
+        Of several ranks none looks at a step of its own: what cannot be paid in that step waits for the next one.
+        """
+        step = self._state.step
+        if self._state.world_size > 1 and not (step == self._later_at and self._budget.has_saved(now)):
+            while self._later_at <= step:
+                self._later_at *= 2
+            return
+        if not self._budget.has_saved(now):
+            return
+        self._later_at = 2 * step
+        self._until, self.is_open, self._is_later = step + LATER_STEPS, True, True
+        self._own_s = self._budget.own_s
+        self._budget.spend_saved(now)
+        coming = [probe for probe in self._load() if probe.comes_back and probe not in self._staying]
+        self._activate([*self._kept, *coming])
+
+    def _end_later_look(self, now: float) -> None:
+        """What it has cost is saved for the next one."""
+        self.is_open = self._is_later = False
+        self._budget.save_up(LATER_SPARE * (self._budget.own_s - self._own_s), now)
+        self._activate(self._kept)
+
     def end_inspection(self, now: float) -> None:
         """From now on the level's budget holds, and of the added probes those stay whose presence it pays for."""
         self.is_open = False
         self._budget.close_allowance(now)
         if self._until != OPENING_STEPS:
-            self._activate(self._staying)
+            if len(self._checkpoints) == len(CHECKPOINT_KINDS):
+                self._waiting = frozenset()
+            self._activate(self._kept)
             return
         self._changed()  # what is compared with from now on
         steps = max((self._state.step or self._state.eval_calls) - 1, 1)
-        self._step_s = max(now - self._since - (self._budget.own_s - self._own_s), 0.0) / steps
+        own_s = self._budget.own_s - self._own_s
+        self._step_s = max(now - self._since - own_s, 0.0) / steps
+        self._later_at = FIRST_LATER_STEP
+        self._budget.save_up(LATER_STEPS * own_s / steps, now)
         earned_s = PRESENCE_SHARE * self._budget.share * self._step_s
         stay = []
         for probe in sorted(self._load(), key=lambda probe: probe.presence_s):
@@ -127,4 +216,6 @@ class Inspection:
             if earned_s >= 0.0:
                 stay.append(probe)
         self._staying = frozenset(stay)
-        self._activate(stay)
+        if self._budget.allowance_s > self._budget.inspection_s:
+            self._waiting = frozenset(probe for probe in self._load() if probe.inspects_checkpoint) - self._staying
+        self._activate(self._kept)

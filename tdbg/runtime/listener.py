@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tdbg.runtime.rerun import Call
     from tdbg.runtime.torch_compat import BatchIterator
 
+LATER_STEPS = 13  # of a look at doubling intervals: TD-G003 asks for ten looks in a row, over twelve steps
+
 
 class Listener:
     """One thing that the dispatcher calls. Every method is optional; only those that a class overrides are called.
@@ -30,6 +32,11 @@ class Listener:
     # Seconds a step that its hooks cost without any look; one of the opening inspection stays where these can be paid.
     presence_s: ClassVar[float] = math.inf
     inspects_evaluation: ClassVar[bool] = False  # looks at the first evaluation pass, however late in the run it comes
+    inspects_checkpoint: ClassVar[bool] = (
+        False  # waits, at no cost a step, for the first checkpoint after the opening steps
+    )
+    # In so many steps of each look at doubling intervals, if it does not stay: what it looks for can begin late in the run.
+    comes_back: ClassVar[int] = 0
     rests: ClassVar[bool] = pause_while_profiling
     _renamed: ClassVar[dict[str, str]] = {"ignores": "muted", "rests": "pause_while_profiling"}
 

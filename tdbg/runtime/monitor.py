@@ -331,6 +331,13 @@ class Monitor(State):
         """Say it now if this process is a rank, else as soon as it is one; a bounded number of things waits."""
         self.event_buffer.when_rank(say)
 
+    def checkpoint_met(self, kind: str) -> bool:
+        """The program has saved or loaded a file. True if the steps that follow it are to be looked at, for the first of its kind."""
+        is_first = self.inspection.checkpoint_met(kind)
+        if is_first and not self.fast_path.is_taken_elsewhere:
+            self.duty.come_back(time.perf_counter())
+        return is_first
+
     def become_rank_now(self) -> None:
         """Claim the rank's folder, at the first step or the first thing worth reporting."""
         self.event_buffer.become_rank()
@@ -686,12 +693,15 @@ class Monitor(State):
         self.duty.forked()
         self.profiles = []
         self.local_gradients.detach()
+        inspects = self.inspection.is_at_work
         self._begin_process(time.perf_counter())
         self.roots.set_targets(
             self.root_calls.on_call_start, self.root_calls.on_call_end, self.root_calls.on_call_raised
         )
         self.modules.forked()
-        if self._inspecting:
+        if inspects:
             self.inspection.open_inspection(self.settings.allowance)
+        elif self._inspecting:
+            self._inspect_with([])
         for probe in self.dispatcher.probes:
             probe.guard.call_guarded(probe.forked)

@@ -141,6 +141,28 @@ def test_ranks_on_the_same_data_are_named(make_stream: Any) -> None:
     assert finding.title == "ranks 0-1 train on the same data: 3 of 3 batches looked at were equal, from step 1 on"
 
 
+def test_ranks_that_come_to_train_on_the_same_data_are_named(make_stream: Any) -> None:
+    own = [[make_batch(step, checksums=[f"{rank}-{step}"]) for step in (1, 2, 3, 4)] for rank in (0, 1)]
+    later = make_same_batches(104, 108, 112)
+    (finding,) = run_ranks(make_stream(), own[0] + later, own[1] + later).judge_stream().findings
+    assert finding.code == "TD-R009" and finding.severity == "warning" and finding.first_step == 104
+    assert finding.title == "ranks 0-1 train on the same data: 3 of 3 batches looked at were equal, from step 104 on"
+
+
+def test_an_input_that_becomes_equal_beside_one_that_differs_is_a_note(make_stream: Any) -> None:
+    own = [
+        [
+            make_batch(
+                step, names=["x", "noise"], checksums=[f"{rank}-{step}", f"n{step}" if step > 100 else f"{rank}{step}"]
+            )
+            for step in (1, 2, 3, 104, 108, 112)
+        ]
+        for rank in (0, 1)
+    ]
+    (finding,) = run_ranks(make_stream(), *own).judge_stream().findings
+    assert finding.severity == "info" and "get the same noise, but other inputs differ" in finding.title
+
+
 def test_ranks_that_are_equal_in_pairs_are_named(make_stream: Any) -> None:
     group = {"group": [0, 1, 2, 3]}
     own = [[make_batch(step, checksums=[f"{rank % 2}-{step}"], **group) for step in (1, 2, 3)] for rank in range(4)]
@@ -164,6 +186,10 @@ DATA: dict[str, tuple[list[Observation], ...]] = {
     "equal twice by chance": (
         [*make_same_batches(1, 2), make_batch(3, checksums=["p"])],
         [*make_same_batches(1, 2), make_batch(3, checksums=["q"])],
+    ),
+    "equal twice, late": tuple(
+        [make_batch(1, checksums=[f"{rank}-1"]), *make_same_batches(104, 108), make_batch(112, checksums=[f"{rank}-2"])]
+        for rank in (0, 1)
     ),
     "a sharded model": (make_same_batches(1, 2, 3, is_split=True), make_same_batches(1, 2, 3, is_split=True)),
     "no wrapper": (make_same_batches(1, 2, 3, wrapped=False), make_same_batches(1, 2, 3, wrapped=False)),

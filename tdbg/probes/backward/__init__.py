@@ -11,10 +11,11 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.backward.loss_graph import read_loss_graph
 from tdbg.probes.forward import round_number
 from tdbg.runtime.compiler import is_capturing
+from tdbg.runtime.listener import LATER_STEPS
 from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 
 MAX_NAMES = 8
-GRAPH_STEPS = 3  # the first ones, in which the graphs of losses are looked at
+GRAPH_STEPS = 3  # the first ones of the run, and of each later look, in which the graphs of losses are looked at
 MAX_GRAPHS = 12
 GRAPHS = "loss-graphs"  # the work that their cost is remembered by
 
@@ -24,7 +25,8 @@ class Backward(Probe):
     """The L2 norm of the gradient at each module's output: the flow from the loss back to the first layer.
 
     Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleSampler`); in
-            the first 3 steps the graph of each loss that is sent backward, at most 512 nodes of it.
+            the first 3 steps, of the run and of each later look, the graph of each loss that is sent backward, at
+            most 512 nodes of it.
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. Without the
             flag at every other step; below level extreme, the first and the last layer and six modules in turn.
             LOSS for each kind of loss: the operations it comes from.
@@ -37,21 +39,24 @@ class Backward(Probe):
 
     name = "backward"
     levels = ("advanced", "extreme")
+    comes_back = LATER_STEPS
     observations = (ModuleGradients, LossGraph)
 
     def attach(self) -> None:
         self._keys: dict[int, tuple[str, ...]] = {}  # by turn
         self._graphs = 0  # looked at
         self._kinds: set[str] = set()  # of losses
-        if self.monitor.step < GRAPH_STEPS:
+        begin = self.monitor.step if self.monitor.inspection.is_repeat_open else 0
+        self._graphs_until = begin + GRAPH_STEPS
+        if self.monitor.step < self._graphs_until:
             self.patch_at("backward", before=self._backward_begins)
 
     def forked(self) -> None:
-        self._graphs, self._kinds = 0, set()
+        self._graphs, self._kinds, self._graphs_until = 0, set(), GRAPH_STEPS
 
     def _backward_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Before the graph is freed. The loss may be that of any model of the program."""
-        if self.monitor.step >= GRAPH_STEPS or self._graphs >= MAX_GRAPHS:
+        if self.monitor.step >= self._graphs_until or self._graphs >= MAX_GRAPHS:
             self.patches.restore()
             return
         loss = args[0] if args else kwargs.get("tensors")

@@ -113,6 +113,7 @@ class Checkpoint(EveryUpdate):
     name = "checkpoint"
     levels = ("advanced", "extreme")
     presence_s = 5e-6
+    inspects_checkpoint = True
     observations = (
         CheckpointSaved,
         CheckpointRead,
@@ -128,6 +129,7 @@ class Checkpoint(EveryUpdate):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
+        self._is_resting = False  # waits for the first checkpoint after the opening steps, and is told of no update
         self._reset_state()
 
     def _reset_state(self) -> None:
@@ -145,7 +147,28 @@ class Checkpoint(EveryUpdate):
         self._said: set[str] = set()
 
     def forked(self) -> None:
+        self._set_resting(False)
         self._reset_state()
+
+    def changed(self) -> None:
+        is_wanted = bool(self.flags) or self.monitor.settings.level in self.levels
+        self._set_resting(self.monitor.inspection.waits_with(type(self)) and not is_wanted)
+
+    def _set_resting(self, rests: bool) -> None:
+        if rests == self._is_resting:
+            return
+        self._is_resting = rests
+        if rests:
+            self.unhook_updates()
+        else:
+            self.hook_updates()
+        self.monitor.mute_points(self, ("call_begins",) if rests else ())
+
+    def _is_looking_at(self, kind: str) -> bool:
+        """True for any checkpoint, or of a probe that only waits for the first one of its kind after the opening steps."""
+        if self.monitor.checkpoint_met(kind):
+            self._set_resting(False)
+        return not self._is_resting
 
     def attach(self) -> None:
         super().attach()
@@ -192,6 +215,7 @@ class Checkpoint(EveryUpdate):
         if not callable(getattr(owner, name, None)):
             return
         called = f"{getattr(owner, '__name__', owner)}.{name}"
+        kind = "save" if "save" in called else "load"
 
         def enter_call(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
             self._inside.depth = getattr(self._inside, "depth", 0) + 1
@@ -201,11 +225,11 @@ class Checkpoint(EveryUpdate):
             return bool(self._inside.depth == 0)
 
         def handle_result(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
-            if leave_call():
+            if leave_call() and self._is_looking_at(kind):
                 then(called, seconds, *read(result, args, kwargs))
 
         def handle_error(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
-            if leave_call():
+            if leave_call() and self._is_looking_at(kind):
                 self._handle_failed_call(called, seconds, read(None, args, kwargs)[0], error)
 
         self.patch(owner, name, before=enter_call, after=handle_result, raised=handle_error)
@@ -279,6 +303,8 @@ class Checkpoint(EveryUpdate):
     # keys of modules
 
     def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+        if self._is_resting:
+            return
         self._loads += 1
         missing, unexpected = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
         few = self._loads <= ALWAYS_TOLD
@@ -374,6 +400,8 @@ class Checkpoint(EveryUpdate):
     def _optimizer_loaded(
         self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
     ) -> None:
+        if self._is_resting:
+            return
         optimizer = args[0]
         if self._resume.updates:
             self._resume = Resume()
@@ -391,6 +419,8 @@ class Checkpoint(EveryUpdate):
     def _scheduler_loaded(
         self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
     ) -> None:
+        if self._is_resting:
+            return
         if self._resume.updates:
             self._resume = Resume()
         self._resume.schedulers += 1

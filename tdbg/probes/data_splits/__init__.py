@@ -19,6 +19,7 @@ from tdbg.probes.dataloader.feeds import Feed, Feeds, get_length, is_in_worker, 
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime import tensors
+from tdbg.runtime.listener import LATER_STEPS
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -89,7 +90,7 @@ class DataSplits(EveryUpdate):
     Emits:  RANGES of the float inputs of a loader that trains after 2, 4, 8 and 16 sampled batches, of one that
             evaluates at the end of the pass; SHARED with it: which samples, by a checksum of 64 of their elements, were seen in training;
             ORDER once a loader whose labels are in order.
-    Cost:   some 150 us a look. Works in the opening inspection and the first evaluation pass alone.
+    Cost:   some 150 us a look. Works in the opening inspection, its later looks and the first evaluation pass alone.
     Limits: batches of other loaders, inputs on an accelerator before the call, and inputs that are cropped between the
             loader and the model are not seen. Of ranges integer inputs are left out, and so are tensors of two values,
             of fewer than four elements a sample, and those that look like targets, masks or weights. Samples that are
@@ -98,6 +99,7 @@ class DataSplits(EveryUpdate):
 
     name = "data-splits"
     inspects_evaluation = True
+    comes_back = LATER_STEPS
     observations = (InputRanges, SharedSamples, LabelOrder)
 
     def __init__(self, monitor: "Monitor") -> None:
@@ -107,6 +109,7 @@ class DataSplits(EveryUpdate):
     def _reset_state(self) -> None:
         self._known = _KNOWN.setdefault(self.monitor, _Known())
         self._pending: _Pending | None = None
+        self._met: set[int] = set()  # numbers of splits that gave a batch since this probe is there
         self._last: Split | None = None  # whose batch came last
         self._since_update: list[Split] = []  # those whose batches came since the last update
         self._evaluating: list[Split] = []  # of these, or of the pass before, those that the model evaluated
@@ -126,7 +129,8 @@ class DataSplits(EveryUpdate):
             return
         if split not in self._since_update:
             self._since_update.append(split)
-        if loader_iter._num_yielded == 1:
+        if loader_iter._num_yielded == 1 or split.number not in self._met:  # batches before this one were not seen
+            self._met.add(split.number)
             split.samples.begin_pass()
             split.order = Order() if is_sequential(loader_iter) else None
         if not self._can_afford(split):

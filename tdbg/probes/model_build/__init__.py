@@ -133,7 +133,7 @@ class ModelBuild(Probe):
     Source: He et al. 2015, "Delving Deep into Rectifiers", equation 10: the standard deviation sqrt(2 / fan_in).
     """
 
-    name = "model-build"
+    name = "model-build"  # does not come back in later looks: what was built is compared once, before the first updates
     levels = ("advanced", "extreme")
     observations = (
         ModuleTree,

@@ -27,6 +27,7 @@ from tdbg.probes.training_loop.windows import Track, compress_calls
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime import tensors
 from tdbg.runtime.compiler import hide_from_compiler
+from tdbg.runtime.listener import LATER_STEPS
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -64,6 +65,7 @@ class TrainingLoop(EveryUpdate):
 
     name = "training-loop"
     levels = ("extreme",)
+    comes_back = LATER_STEPS
     observations = (StepCalls, AccumulationChanged, EvaluationPhase, EpochUpdates, LoopFault, Recomputation)
 
     def __init__(self, monitor: "Monitor") -> None:
