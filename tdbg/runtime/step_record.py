@@ -39,6 +39,7 @@ class Recorder:
         self._losses: deque[Tensor | float] = deque(maxlen=MAX_LOSSES)
         self._other_losses: list[float] = []
         self._memory_mb: float | None = None
+        self._memory_step = 0
 
     def add_loss(self, loss: Tensor | float, *, counted: bool) -> None:
         """A loss was sent backward; a closure's further evaluations are not counted."""
@@ -96,8 +97,8 @@ class Recorder:
             record.loss = number(math.fsum(values) if all(map(math.isfinite, values)) else sum(values))
 
     def _host_mb(self, step: int) -> float | None:
-        if step % MEMORY_EVERY == 1 or self._memory_mb is None:
-            self._memory_mb = host_memory_mb()
+        if step >= self._memory_step + MEMORY_EVERY or self._memory_mb is None:
+            self._memory_mb, self._memory_step = host_memory_mb(), step
         return self._memory_mb
 
     def finish_or_wait(self, record: Step, write: Callable[[Step], None]) -> None:
