@@ -127,4 +127,5 @@ class Inspection:
             if earned_s >= 0.0:
                 stay.append(probe)
         self._staying = frozenset(stay)
+        self._state.stayed = [probe.name for probe in stay]
         self._activate(stay)
