@@ -51,6 +51,7 @@ FLOORS = (
         "core.deprecation",
         "core.rule_base",
         "core.source_tree",
+        "core.steady_growth",
     ),
     ("core.config", "core.config_files", "core.rundir", "core.control", "core.flag_variable"),
     ("errors", "events", "flags", "registry", "core", "logs", "metrics", "pages", "runtime", "rules", "traces"),

@@ -335,6 +335,7 @@ class Cost(Event):
     inspection_ms: float = doc("part of own_ms that the opening inspection took from its allowance", 0.0)
     allowance_ms: float = doc("time the opening inspection may use in addition to the budget", 0.0)
     inspected: list[str] = doc("the probes that the opening inspection added", factory=list)
+    stayed: list[str] = doc("those of them that the budget pays for after the inspection", factory=list)
     sampled: int = doc("number of steps in which all gradients were checked", 0)
     away_ms: float = doc("time without hooks on root modules, because the hooks cost more than the budget", 0.0)
     away_steps: int = doc("number of steps in away_ms; they are counted and their losses checked", 0)

@@ -3,16 +3,37 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.core.events import Event, Finding, Observation
-from tdbg.core.observations import Observed
+from tdbg.core.events import Cost, Event, Finding, Observation, ProbeOff, Start, Step
+from tdbg.core.observations import Evidence, Observed
 from tdbg.core.observations.augmentation import TransformSlow
-from tdbg.core.observations.dataloader import DataWait, SlowStart
+from tdbg.core.observations.dataloader import DataWait, LoaderMade, LoaderSettings, SlowStart
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, Rule, add_grade, overwrite_finding, read_observations
+from tdbg.rules import RULES, Reported, Rule, add_grade, overwrite_finding, read_observations
+from tdbg.rules._probe_presence import ProbePresence
+from tdbg.rules._recorded_waits import RecordedWaits, Starvation
+from tdbg.rules.view import View
 
+WAIT_SHARE = 0.5  # of the time of the steps on record, as DATALOADER.wait_share;
+DEVICE_SHARE = 0.9  # with an accelerator, of which records do not tell whether it had nothing left to do
+MAX_LOADERS = 16
 WINDOW = 64  # batches that a `DataWait` before the end speaks of
 TITLE_SHARE = 0.2  # of the run's time: a wait that took less in the end stays what it was found to be
+
+
+class _State(Reported):
+    def __init__(self) -> None:
+        self.probe = ProbePresence(DataWait.PROBE)
+        self.waits = RecordedWaits()
+        self.loaders: list[LoaderMade] = []  # as the opening inspection saw them
+        self.on_device = False
+        self.recorded: Finding | None = None  # what was made of its records
+
+    def find_training_loader(self) -> LoaderMade | None:
+        """The loader that feeds the training; None if it is not known for certain."""
+        fitting = [one for one in self.loaders if one.batches == self.waits.batches]
+        return fitting[0] if len(fitting) == 1 else None
 
 
 @RULES.add
@@ -27,6 +48,11 @@ class DataStarved(Rule):
     than 5 seconds. It names the loader, what it is for, and both shares. The first batch of a pass is
     judged apart: workers that start anew for each pass, half a second and more each. With the flag
     AUGMENTATION it also names a transform that takes AUGMENTATION.slow_share of each fetch meanwhile.
+    Where steps are too short for a probe that stays, it reads the waits in the records of training steps, from
+    step 51 on: 8 or more over 10 s, without the first batch of a pass. It speaks when waiting took half of these
+    steps, of all together and of six in ten by themselves (on an accelerator 90 %, as records do not tell whether
+    that was idle), and a fifth of the time since step 51. The evidence says so; it names the loader if there is
+    one alone whose number of batches fits.
 
     Why it matters: An accelerator that waits is paid for and does nothing; the fix is often one argument.
 
@@ -43,28 +69,82 @@ class DataStarved(Rule):
     More workers than cores do not help.
 
     Thresholds: DATALOADER.wait_share 0.5 over at least 20 batches; a median wait of 5 ms; from 50 batches
-    or 5 s on; 20 % of the run's time; AUGMENTATION.slow_share 0.6.
+    or 5 s on; 20 % of the run's time; AUGMENTATION.slow_share 0.6. By records alone: a median wait of 5 ms, or of
+    1 ms once a minute has been waited.
     """
 
     code = "TD-P002"
     title = "the step waits for data"
     severity = "warning"
-    listens = (Observation,)
+    listens = (Observation, Start, Step, Cost, ProbeOff)
     observes = (DataWait, SlowStart, TransformSlow)
+    needs = Needs(observes)
 
     def __init__(self) -> None:
+        self._states: defaultdict[str, _State] = defaultdict(_State)
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
         self._first_steps: dict[tuple[str, str], int] = {}  # process and dataset -> step of its first `DataWait`
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Observation):
+            return self._feed_observation(process, event)
+        state = self._states[process.label]
+        if isinstance(event, Step):
+            if event.phase == "train":
+                state.waits.add_record(event)
+        elif isinstance(event, Start):
+            state.on_device = event.device.get("type", "cpu") != "cpu"
+        else:
+            state.probe.add_event(event)
+            if isinstance(event, Cost) and state.probe.is_absent and not state.said:
+                return self._judge_records(process, state)
+        return ()
+
+    def _judge_records(self, process: ProcessDir, state: _State) -> Iterable[Finding]:
+        starved = state.waits.find_starvation(DEVICE_SHARE if state.on_device else WAIT_SHARE)
+        if starved is None:
+            return ()
+        state.said = True
+        state.recorded = self._make_recorded_finding(process, starved, state.find_training_loader())
+        return self.report_from(process, self._given[DataWait.PART], state.recorded)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        """Add to what records told early how much it was of the whole run."""
+        given = self._given[DataWait.PART]
+        for label, state in self._states.items():
+            if given and given[0] is state.recorded and self._is_origin(given[0], view.processes[label].process):
+                given[0].evidence.append(f"over the whole run: about {state.waits.run_share:.0%} of the time")
+        return ()
+
+    def _feed_observation(self, process: ProcessDir, event: Observation) -> Iterable[Finding]:
+        made = LoaderMade.from_event(event)
+        if made is not None and len(self._states[process.label].loaders) < MAX_LOADERS:
+            self._states[process.label].loaders.append(made)
         for seen in read_observations(event, self.observes):
             new = add_grade(self._make_input_finding(process, seen), seen)
+            if not isinstance(seen, TransformSlow):
+                self._states[process.label].said = True
+            if isinstance(seen, DataWait) and self._replace_recorded(process, seen, new):
+                return ()
             if isinstance(seen, DataWait) and seen.run_over is not None:
                 first_step = self._first_steps.setdefault((process.label, seen.dataset), seen.step)
                 if first_step != seen.step or seen.run_over:
                     return self._update_wait(process, seen, new, first_step)
             return self.report_from(process, self._given[seen.PART], new)
         return ()
+
+    def _replace_recorded(self, process: ProcessDir, seen: DataWait, new: Finding) -> bool:
+        """Put what the probe knows in the place of what was made of this process's records; False if that was not given."""
+        state, given = self._states[process.label], self._given[DataWait.PART]
+        if not given or given[0] is not state.recorded or not self._is_origin(given[0], process):
+            return False
+        first = given[0]
+        new.first_step = min(first.first_step or 0, seen.step)
+        self._first_steps[process.label, seen.dataset] = new.first_step
+        new.evidence += [line for line in first.evidence if line.startswith("also ")]
+        overwrite_finding(first, new)
+        state.recorded = None
+        return True
 
     def _update_wait(self, process: ProcessDir, seen: DataWait, new: Finding, first_step: int) -> Iterable[Finding]:
         """Bring the figures of the finding up to date if it is of this process; what others added to it stays."""
@@ -112,6 +192,27 @@ class DataStarved(Rule):
             evidence=evidence,
             cause="batches are produced more slowly than they are used",
             try_next=advice,
+        )
+
+    def _make_recorded_finding(self, process: ProcessDir, starved: Starvation, loader: LoaderMade | None) -> Finding:
+        evidence = [
+            f"read off the records of {format_count(starved.records, 'step')}, {starved.first_step} to"
+            f" {starved.last_step}: no probe stays in steps as short as the first ones"
+        ]
+        if loader is not None:
+            evidence.append(f"{loader.dataset}: {', '.join(_list_settings(loader))}")
+        return self.make_finding(
+            f"waiting for batches{f' of {loader.dataset}' if loader else ''} (training) takes {starved.share:.0%} of the"
+            f" time of steps {starved.first_step} to {starved.last_step} (median {starved.median_ms:.3g} ms each),"
+            f" {starved.run_share:.0%} of the run's time up to there, {process.display_name}",
+            first_step=starved.first_step,
+            rank=process.rank,
+            phase="input",
+            evidence=evidence,
+            cause="batches are produced more slowly than they are used",
+            try_next="run it with --flag DATALOADER, which names the line that takes the time; more num_workers, with"
+            " persistent_workers=True",
+            grade=Evidence.STATISTICAL.grade_word,
         )
 
     def _make_start_finding(self, process: ProcessDir, seen: SlowStart) -> Finding:
@@ -168,9 +269,13 @@ def _format_slow_line(seen: DataWait) -> str:
 
 
 def _format_loader_setup(seen: DataWait | SlowStart) -> str:
+    return ", ".join([*_list_settings(seen), format_count(seen.cores, "core")])
+
+
+def _list_settings(seen: LoaderSettings) -> list[str]:
     more = {"prefetch": seen.prefetch, "persistent": seen.persistent, "batch_size": seen.batch_size}
     told = [f"{name} {value}" for name, value in more.items() if value is not None]
-    return ", ".join([format_count(seen.workers or 0, "worker"), *told, format_count(seen.cores, "core")])
+    return [format_count(seen.workers or 0, "worker"), *told]
 
 
 def _advise_workers(seen: DataWait) -> str:

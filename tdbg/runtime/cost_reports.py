@@ -50,6 +50,7 @@ class CostReports:
             inspection_ms=round(budget.spent_of_allowance_s(now) * 1e3, 3),
             allowance_ms=round(budget.allowance_s * 1e3, 3),
             inspected=state.inspected,
+            stayed=state.stayed,
             sampled=state.sampled,
             away_ms=round(self._duty.away_s(now) * 1e3, 3),
             away_steps=self._duty.steps,

@@ -216,6 +216,7 @@ class Inspection:
             if earned_s >= 0.0:
                 stay.append(probe)
         self._staying = frozenset(stay)
+        self._state.stayed = [probe.name for probe in stay]
         if self._budget.allowance_s > self._budget.inspection_s:
             self._waiting = frozenset(probe for probe in self._load() if probe.inspects_checkpoint) - self._staying
         self._activate(self._kept)

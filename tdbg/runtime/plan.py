@@ -46,6 +46,7 @@ class Planner:
         self.strict = strict
         self._inspects = False
         self._rested = False
+        self._recorded_at = 0.0  # when the last step on record ended
         self._granted_until = ALWAYS_STEPS  # what flags and levels add is done up to this step, whatever was spent
         self.plan = Plan()
         self.rank = 0
@@ -63,6 +64,8 @@ class Planner:
             return
         now = time.perf_counter()
         plan, allows = self.plan, self.budget.allows
+        if plan.record:
+            self._recorded_at = now
         plan.deaf = 0
         if inspects:
             plan.full = self.budget.own_s <= self.budget.earned_s(now)
@@ -131,7 +134,13 @@ class Planner:
         return self.budget.allows_extra(kind, now)
 
     def _until_record(self, step: int, now: float) -> int:
-        """How many steps come between this one and the next that has a record in any case; ranks have it in common."""
+        """How many steps come between this one and the next that has a record in any case; ranks have it in common.
+
+        A rank that is alone goes by the time: nobody asks it in a stretch that is hardly watched, where a step of a
+        certain number may well be.
+        """
+        if self.world_size == 1:
+            return math.ceil(max(self._recorded_at + LEAST_EVERY_S - now, 0.0) / max(self._step_s(step, now), 1e-9))
         _, exponent = math.frexp(LEAST_EVERY_S / max(self._step_s(step, now), 1e-9))
         stride = 1 << max(exponent, 0)
         return stride - 1 - step % stride

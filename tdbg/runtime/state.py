@@ -47,6 +47,7 @@ class State:
         self.update_thread = 0  # the thread that began it
         self.trained_roots_in_train_mode: IdentityKeys[nn.Module, None] = IdentityKeys()  # as far as a probe has seen
         self.inspected: list[str] = []  # the probes that the opening inspection added
+        self.stayed: list[str] = []  # those of them that were kept when it was over
         self.ending = False  # a step's record is being made
         self.inspects_pass = False  # the first evaluation pass is looked at, and the updates that follow it
 

@@ -155,6 +155,24 @@ def test_memory_that_grows_without_graphs_counts_from_its_own_bound_on(
     assert not event.values["piled_up"] and event.values["grown_mb"] >= 150.0
 
 
+def test_that_bound_is_reached_before_the_counts_of_tensors_are_used_up(
+    start_watch: Start, fake_resident_memory: Resident
+) -> None:
+    seen = start_watch(flags={"MEMORY": True})
+    losses: list[torch.Tensor] = []
+    kept: list[torch.Tensor] = []
+    fake_resident_memory(kept)
+
+    def keep_some(loss: torch.Tensor) -> None:
+        losses.append(loss)
+        if len(losses) % 8 == 0:
+            kept.append(torch.ones(4))
+
+    train_model(2300, keep_some)
+    found = list_observations(seen, "CREEP")
+    assert found[-1].values["sure"] and 1074.0 <= found[-1].values["grown_mb"] < 1100.0
+
+
 def test_below_that_bound_it_is_observed_and_no_fault(start_watch: Start, fake_resident_memory: Resident) -> None:
     seen = start_watch(flags={"MEMORY": True})
     kept: list[torch.Tensor] = []

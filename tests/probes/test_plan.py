@@ -207,6 +207,21 @@ def test_steps_so_short_that_a_glance_is_too_dear_have_a_record_every_few_second
         assert planner.budget.own_s <= 1.02 * 0.01 * fake_clock[0]
 
 
+def test_a_rank_that_is_seldom_asked_has_its_records_nevertheless(fake_clock: list[float]) -> None:
+    """60 s of steps of 7 ms: of some 300 steps the planner is asked in four, between stretches that are hardly watched."""
+    planner, recorded = Planner(Budget(1.0, now=0.0), Selection()), []
+    planner.budget.charge("glance", 10.0)
+    for step in range(1, 8501):
+        fake_clock[0] += 7e-3
+        if step <= RECORDED_STEPS or step % 299 < 4:
+            if planner.plan.record:
+                recorded.append(fake_clock[0])
+            planner.plan_next_step(step, focus=False)
+    late = [0.0, *(time for time in recorded if time > 1.0), fake_clock[0]]
+    assert max(after - before for before, after in itertools.pairwise(late)) < 2.5 * LEAST_EVERY_S
+    assert len(late) < 60 / LEAST_EVERY_S + 3
+
+
 def test_the_loss_is_checked_in_steps_that_no_budget_pays_for(start_watch: Callable[..., Watch]) -> None:
     """A budget that is as good as none leaves out the module and the batch, never the step."""
     one = start_watch(max_overhead=1e-4)

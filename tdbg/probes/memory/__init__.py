@@ -19,9 +19,10 @@ from tdbg.core.observations.memory import (
     MemoryReading,
     ModuleMemory,
 )
+from tdbg.core.steady_growth import Growth
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.memory import host_memory, live_tensors
-from tdbg.probes.memory.growth import Growth, Series
+from tdbg.probes.memory.growth import Series
 from tdbg.probes.memory.live_tensors import Census, Kind, is_out_of_memory
 from tdbg.runtime import code_places
 from tdbg.runtime.module_sampler import ModuleSampler, SampleRequest
@@ -338,10 +339,18 @@ class Memory(Probe):
         growth = self._series[kind].find_growth(CREEP_STEPS)
         if growth is None or not self._is_worth_reporting(growth, 1.0) or growth.mb < self._next_mb.get(kind, 0.0):
             return
+        if self._censuses == MAX_CENSUSES - 1 and not self._counts_without_graphs(kind, growth):
+            return  # the last count of tensors is for what is told whatever it is made of
         since, before = self._first[kind]
         if step > since:
-            self._next_mb[kind] = 2.0 * growth.mb
+            bound_mb = self.threshold("creep_mb")
+            self._next_mb[kind] = 2.0 * growth.mb if growth.mb >= bound_mb else min(2.0 * growth.mb, bound_mb)
             self._tell_creep(kind, step, growth, before, step - since)
+
+    def _counts_without_graphs(self, kind: str, growth: Growth) -> bool:
+        """True for so much growth that it is told whatever it is made of. A cache fills in the first pass over the data."""
+        first_pass = kind == "host" and self.monitor.epoch == 0
+        return growth.mb >= self.threshold("creep_mb") and not first_pass
 
     def _is_worth_reporting(self, growth: Growth, part: float) -> bool:
         relative = max(self.threshold("creep_pct") / 100.0 * growth.from_mb, MIN_CREEP_MB)
@@ -365,9 +374,7 @@ class Memory(Probe):
         more = now.more_than(before)
         graphs = sum(count for what, count in more.items() if what.keeps)
         piled_up = graphs >= max(MIN_GRAPHS, steps // 4)
-        # A cache fills in the first pass over the data, and is no fault.
-        first_pass = kind == "host" and self.monitor.epoch == 0
-        sure = piled_up or (growth.mb >= self.threshold("creep_mb") and not first_pass)
+        sure = piled_up or self._counts_without_graphs(kind, growth)
         if sure:
             self._said.add(kind)
         growing = sorted(more, key=lambda what: (piled_up and not what.keeps, -more[what]))

@@ -1,0 +1,211 @@
+"""TD-M001 from step records alone, where no probe stays in the loop: leaks of many kinds, and healthy twins."""
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from streams import Stream
+
+from tdbg.core.events import Cost, Finding, Observation, Step
+
+OPENING, BASE_MB = 50, 900.0
+Shape = Callable[[float], float]  # part of the run, 0 to 1 -> part of what it grows by in all
+
+
+def make_steps(
+    kind: str,
+    grown_mb: float,
+    shape: Shape = lambda part: part,
+    *,
+    steps: int = 20_000,
+    step_ms: float = 2.5,
+    records: int = 200,
+    passes: int | None = None,
+    noise_mb: float = 0.0,
+    touched: float = 0.0,
+    seed: int = 0,
+) -> list[Step]:
+    """Records of a training whose memory follows a curve. touched: activations grow by so many MB a MB."""
+    rng = random.Random(seed)
+    found = []
+    for number in range(records):
+        part = (number + rng.random()) / records
+        step = OPENING + 1 + round(part * (steps - OPENING - 1))
+        more = grown_mb * shape(part)
+        mb = round(BASE_MB + more + rng.uniform(0.0, noise_mb), 1)
+        forward_ms = 0.4 * rng.uniform(0.8, 1.5) + touched * more * 0.1
+        record = Step(t=1000.0 + step * step_ms / 1e3, step=step, loss=1.0, forward_ms=forward_ms, step_ms=step_ms)
+        record.epoch = None if passes is None else int(part * passes)
+        record.host_mb = mb if kind == "host" else 3000.0
+        if kind == "device":
+            record.device_mb = mb
+            record.device_peak_mb = mb + 500.0 + touched * more
+        found.append(record)
+    return found
+
+
+def write_run(run: Stream, rank: str, records: Iterable[Step], *, others: Iterable[Any] = (), **cost: Any) -> None:
+    """The records with a cost event every five seconds, as a rank writes them."""
+    told, step = 1000.0, 0
+    for event in sorted([*records, *others], key=lambda event: event.t):
+        run.emit_events(rank, event)
+        step = event.step
+        if event.t >= told + 5.0:
+            told = event.t
+            run.emit_events(rank, Cost(t=event.t, step=step, **{"level": "basic", **cost}))
+    run.emit_events(rank, Cost(t=told + 5.0, step=step, **{"level": "basic", **cost}))
+    run.end_process(rank, step)
+
+
+def list_growths(run: Stream) -> list[Finding]:
+    return [finding for finding in run.judge_stream().findings if finding.code == "TD-M001"]
+
+
+def begins_at(begin: float) -> Shape:
+    return lambda part: max(part - begin, 0.0) / (1.0 - begin)
+
+
+def comes_in_jumps(jumps: int) -> Shape:
+    return lambda part: math.floor(part * jumps) / jumps
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("noise_mb", [0.0, 40.0])
+@pytest.mark.parametrize("passes", [None, 6])
+@pytest.mark.parametrize(
+    ("grown_mb", "steps", "step_ms", "records"),
+    [
+        (20_000.0, 20_000, 2.5, 200),  # 1 MB a step
+        (3_000.0, 3_000, 2.5, 40),
+        (2_500.0, 25_000, 0.4, 25),  # 0.1 MB a step, a record in 0.4 s
+        (3_000.0, 1_000_000, 1.0, 800),  # 3 KB a step
+    ],
+)
+def test_a_leak_is_named(
+    one_rank: Any,
+    kind: str,
+    grown_mb: float,
+    steps: int,
+    step_ms: float,
+    records: int,
+    passes: int | None,
+    noise_mb: float,
+) -> None:
+    run, rank = one_rank
+    sizes = {"steps": steps, "step_ms": step_ms, "records": records, "passes": passes, "noise_mb": noise_mb}
+    write_run(run, rank, make_steps(kind, grown_mb, **sizes))
+    (finding,) = list_growths(run)
+    assert (finding.severity, finding.grade) == ("warning" if kind == "device" else "info", "statistical")
+    assert finding.title.startswith(f"{kind} memory grew ") and finding.first_step <= 0.3 * steps
+    assert f"({grown_mb / steps:.1g}"[:3] in finding.title, "the pace"
+    assert "read off the records of " in finding.evidence[1] and "--flag MEMORY" in finding.try_next
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("begin", [0.25, 0.5, 0.7])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leak_that_begins_late_is_named_with_its_beginning(one_rank: Any, kind: str, begin: float, seed: int) -> None:
+    run, rank = one_rank
+    write_run(run, rank, make_steps(kind, 9000.0, begins_at(begin), passes=12, seed=seed))
+    (finding,) = list_growths(run)
+    assert abs(finding.first_step / 20_000 - begin) < 0.06
+
+
+def test_a_leak_in_each_evaluation_is_named(one_rank: Any) -> None:
+    run, rank = one_rank
+    write_run(run, rank, make_steps("device", 6000.0, comes_in_jumps(30), passes=30))
+    assert len(list_growths(run)) == 1
+
+
+Curve = tuple[float, Shape]
+HEALTHY: dict[str, Curve] = {
+    "still": (0.0, lambda part: 0.0),
+    "a little": (900.0, lambda part: part),
+    "one jump": (5000.0, lambda part: float(part > 0.5)),
+    "two jumps": (5000.0, comes_in_jumps(3)),
+    "a cache that is filled": (6000.0, lambda part: 1 - math.exp(-6 * part)),
+    "a buffer that is full": (6000.0, lambda part: min(5 * part, 1.0)),
+    "an allocator that slows down": (4000.0, lambda part: math.sqrt(part)),
+    "results kept until the end of each pass": (6000.0, lambda part: (part * 10) % 1.0),
+    "falls": (5000.0, lambda part: 1 - part),
+    "comes and goes": (3000.0, lambda part: 0.5 + 0.5 * math.sin(40 * part)),
+}
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("noise_mb", [0.0, 200.0])
+@pytest.mark.parametrize("curve", HEALTHY)
+@pytest.mark.parametrize("records", [30, 200])
+def test_what_finds_its_size_is_not(one_rank: Any, kind: str, noise_mb: float, curve: str, records: int) -> None:
+    run, rank = one_rank
+    grown_mb, shape = HEALTHY[curve]
+    if curve == "a buffer that is full" and kind == "device":
+        grown_mb = 4000.0  # within a pass it may be so much
+    write_run(run, rank, make_steps(kind, grown_mb, shape, passes=4, noise_mb=noise_mb, records=records))
+    assert list_growths(run) == []
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_growing_sequences_are_not(one_rank: Any, kind: str) -> None:
+    run, rank = one_rank
+    write_run(run, rank, make_steps(kind, 5000.0, passes=4, touched=4.0))
+    assert list_growths(run) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "grown_mb", "count"), [("host", 9000.0, 0), ("device", 4000.0, 0), ("device", 9000.0, 1)]
+)
+def test_within_the_first_pass_much_may_be_meant(one_rank: Any, kind: str, grown_mb: float, count: int) -> None:
+    run, rank = one_rank
+    write_run(run, rank, make_steps(kind, grown_mb, passes=1))
+    assert len(list_growths(run)) == count
+
+
+@pytest.mark.parametrize("sizes", [{"steps": 240}, {"records": 8}, {"steps": 1800, "step_ms": 0.5}])
+def test_few_steps_records_or_seconds_say_nothing(one_rank: Any, sizes: dict[str, Any]) -> None:
+    run, rank = one_rank
+    write_run(run, rank, make_steps("device", 20_000.0, **{"records": 40, **sizes}))
+    assert list_growths(run) == []
+
+
+@pytest.mark.parametrize(
+    "cost", [{"stayed": ["memory"]}, {"level": "extreme"}, {"flags": ["MEMORY"]}, {"level": "off"}]
+)
+def test_where_the_probe_was_there_its_silence_counts(one_rank: Any, cost: dict[str, Any]) -> None:
+    run, rank = one_rank
+    write_run(run, rank, make_steps("device", 20_000.0), **cost)
+    assert list_growths(run) == []
+
+
+CREEP = {
+    "kind": "device",
+    "grown_mb": 400.0,
+    "from_step": 3000,
+    "steps": 99,
+    "piled_up": True,
+    "sure": True,
+    "graphs": 99,
+}
+
+
+@pytest.mark.parametrize("t", [1004.0, 1030.0])
+def test_the_word_of_the_probe_stands_alone(one_rank: Any, t: float) -> None:
+    run, rank = one_rank
+    creep = Observation(t=t, probe="memory", part="CREEP", step=9000, text="", values=CREEP)
+    write_run(run, rank, make_steps("device", 20_000.0), others=[creep])
+    (finding,) = list_growths(run)
+    assert finding.title.startswith("device memory grew 400 MB") and "99 more tensors with a graph" in str(
+        finding.evidence
+    )
+    assert not any("read off" in line for line in finding.evidence)
+    assert finding.first_step == (3000 if t == 1004.0 else min(3000, finding.first_step))
+
+
+def test_of_several_ranks_one_is_told(make_stream: Any) -> None:
+    run = make_stream()
+    for number in range(2):
+        write_run(run, run.begin_rank(number, 2), make_steps("device", 20_000.0, seed=number))
+    (finding,) = list_growths(run)
+    assert any(line.startswith("also on rank ") for line in finding.evidence)
