@@ -1,6 +1,6 @@
 """The training programs of overhead.py: a 6-layer GPT of width 256, or a small convolutional net. No tdbg in here.
 
-    python benchmarks/workload.py gpt|conv --steps 220 --warmup 20 --report FILE [--with PEER] [--fault FAULT]
+    python benchmarks/workload.py gpt|conv --steps 220 --warmup 20 --report FILE [--with PEER] [--fault FAULT] [--no-reference]
 
 ``--with``: another debugging tool stands beside the loop, as its own documentation has it: anomaly (torch's
 ``set_detect_anomaly``), hf-debug (transformers' ``DebugUnderflowOverflow``), wandb-watch (``log="all"``, every
@@ -10,7 +10,8 @@ harmless (a NaN inside backward that reaches no gradient). Under torchrun the ra
 Runs on CUDA where there is one, else on the CPU with one thread. FILE gets, as JSON: seconds of wall and
 process time over the measured steps, and how many hooks and patches were found in torch at the end. On the CPU also
 ``relative``: the process time of each step by that of some 2 ms of plain operations before and after it, as the core
-of a virtual machine may run at half its speed for seconds.
+of a virtual machine may run at half its speed for seconds; and ``reference_s``, the wall time of these operations, which
+is in that of the run. ``--no-reference``: without them.
 Shapes: B batch, T time, C channels, V vocabulary.
 """
 
@@ -179,7 +180,9 @@ class Peer:
             self.step = lambda loss: run.log({"loss": loss.item()})
 
 
-def train_workload(name: str, steps: int, warmup: int, peer_name: str = "", fault: str = "") -> dict[str, object]:
+def train_workload(
+    name: str, steps: int, warmup: int, peer_name: str = "", fault: str = "", *, references: bool = True
+) -> dict[str, object]:
     """Train, and measure the steps after the warm-up."""
     torch.manual_seed(0)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -196,7 +199,7 @@ def train_workload(name: str, steps: int, warmup: int, peer_name: str = "", faul
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loader = DataLoader(data, batch_size=batch, shuffle=True)
     done, wall, cpu = 0, 0.0, 0.0
-    reference = Reference() if device == "cpu" else None
+    reference = Reference() if device == "cpu" and references else None
     while done < warmup + steps:
         for x, target in loader:
             if done == warmup:
@@ -225,6 +228,7 @@ def train_workload(name: str, steps: int, warmup: int, peer_name: str = "", faul
         "wall_s": wall_end - wall,
         "cpu_s": cpu_end - cpu,
         "relative": reference.relative if reference is not None else None,
+        "reference_s": reference.wall_s if reference is not None else 0.0,
         "hooks": count_hooks(model, optimizer),
     }
 
@@ -234,15 +238,16 @@ class Reference:
 
     def __init__(self) -> None:
         self.held, self.weights = torch.ones(8, 64), torch.full((64, 64), 0.01)
-        self.relative = self.own_s = self.others_s = 0.0
+        self.relative = self.own_s = self.others_s = self.wall_s = 0.0
         self.last_s: float | None = None  # the operations before the step
         self.begun = 0.0
         self._take_time()
 
     def lap(self) -> None:
         """Between two steps; before the first and after the last as well."""
-        before_s = time.process_time()
+        entered, before_s = time.perf_counter(), time.process_time()
         after_s = self._take_time()
+        self.wall_s += time.perf_counter() - entered
         others_s = time.process_time() - before_s - after_s  # other threads, during the operations
         if self.last_s is not None:
             self.relative += (before_s - self.begun + self.others_s) / ((self.last_s + after_s) / 2)
@@ -274,8 +279,12 @@ def main() -> None:
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--with", dest="peer", default="", choices=("", "anomaly", "hf-debug", "wandb-watch"))
     parser.add_argument("--fault", default="", choices=("", "forward-inf", "backward-nan", "harmless"))
+    parser.add_argument("--no-reference", action="store_true", help="no plain operations beside the steps")
     options = parser.parse_args()
-    found = train_workload(options.workload, options.steps, options.warmup, options.peer, options.fault)
+    references = not options.no_reference
+    found = train_workload(
+        options.workload, options.steps, options.warmup, options.peer, options.fault, references=references
+    )
     options.report.write_text(json.dumps(found), encoding="utf-8")
 
 

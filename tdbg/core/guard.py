@@ -3,8 +3,8 @@
 Whatever torch or Python calls in tdbg (a hook, a wrapper, a callback) does its work below a `Guard`. An exception
 there ends that part of tdbg. Only four things pass: what tdbg means to end the run with (`EndRun`), what a signal
 handler of the program raised meanwhile, what another thread sent, and Ctrl-C. The other way round, nothing of the
-program observes tdbg's work: once torch is loaded, its modes and its tensor subclasses are set aside meanwhile
-(`set_guard_contexts`).
+program observes tdbg's work: once torch is loaded, its modes and its tensor subclasses are set aside meanwhile, and its
+compiler makes no frame of it (`set_guard_contexts`).
 Every process of a run may load this file, so it imports nothing but what Python has loaded anyway.
 """
 
@@ -53,7 +53,7 @@ class Guard:
         """Return what ``function`` returns; None once the part is off."""
         if not self.on:
             return None
-        modes = None
+        modes, watching = None, _set_eval_frame(None)
         try:
             modes = _active_modes()
             if modes is None:
@@ -67,6 +67,8 @@ class Guard:
             if belongs_to_program(error):
                 raise
             self.handle_failure(error)
+        finally:
+            _set_eval_frame(watching)
         return None
 
     def handle_failure(self, error: BaseException) -> None:
@@ -172,17 +174,27 @@ def _no_modes() -> None:
     """Without torch there are none."""
 
 
+def _no_compiler(callback: object) -> object:
+    """Without torch no compiler watches for frames."""
+
+
 _active_modes: "Callable[[], AbstractContextManager[object] | None]" = _no_modes
 _subclasses_aside: "Callable[[], AbstractContextManager[object]]" = _NothingAside
+_set_eval_frame: "Callable[[object], object]" = _no_compiler
 
 
 def set_guard_contexts(
     active_modes: "Callable[[], AbstractContextManager[object] | None]",
     subclasses_aside: "Callable[[], AbstractContextManager[object]]",
+    set_eval_frame: "Callable[[object], object] | None" = None,
 ) -> None:
-    """From now on, guarded work runs inside what ``active_modes`` returns, else inside ``subclasses_aside()``."""
-    global _active_modes, _subclasses_aside
+    """From now on, guarded work runs inside what ``active_modes`` returns, else inside ``subclasses_aside()``.
+
+    set_eval_frame: sets what watches for frames to compile, and returns what did.
+    """
+    global _active_modes, _subclasses_aside, _set_eval_frame
     _active_modes, _subclasses_aside = active_modes, subclasses_aside
+    _set_eval_frame = set_eval_frame or _no_compiler
 
 
 def set_process_report(report: "Report") -> None:

@@ -212,7 +212,7 @@ class Overhears(TorchFunctionMode):
         except BaseException as error:
             drop_own_frames(error)
             raise
-        if function is SDPA and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and function is SDPA:
             self._guard.call_guarded(self._report_attention_call, args, kwargs)
         return result
 

@@ -12,7 +12,14 @@ from torch import nn
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import Guard, describe_error, report_failure, set_guard_contexts
-from tdbg.runtime.torch_compat import active_modes, in_backward, in_transform, is_tracing, subclasses_aside
+from tdbg.runtime.torch_compat import (
+    active_modes,
+    in_backward,
+    in_transform,
+    is_tracing,
+    set_eval_frame,
+    subclasses_aside,
+)
 
 LOG = logging.getLogger("tdbg")
 
@@ -65,7 +72,7 @@ class HookGuard(Guard):
     def __init__(self, debugger: str) -> None:
         super().__init__(f"debugger {debugger}", _report_failure)
         self.why = ""
-        set_guard_contexts(active_modes, subclasses_aside)
+        set_guard_contexts(active_modes, subclasses_aside, set_eval_frame)
 
     def handle_failure(self, error: BaseException) -> None:
         """Switch the debugger off, and report why."""
@@ -96,7 +103,7 @@ class Hook:
         self._undoes = undoes
 
     def __call__(self, module: nn.Module, *args: object) -> None:
-        if self.target is None or torch.compiler.is_compiling():  # a constant nothing in what is compiled
+        if torch.compiler.is_compiling() or self.target is None:  # a constant nothing in what is compiled
             return
         if self.guard.on or self._undoes:
             with self.guard:  # not `call`: a hook may enter a mode, or run code of the program's own

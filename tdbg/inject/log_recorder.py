@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
 from types import FrameType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdbg.core.events import Traceback
 from tdbg.core.frames import WITHOUT_OWN_FRAMES, get_line
@@ -46,6 +46,7 @@ PATIENCE_S = 2.0
 MIN_RESULT = 4  # characters of a text that holds a name and a number
 CLIMB = 4  # functions that pass a message on, one to the next
 
+Hidden = TypeVar("Hidden")
 Place = tuple[str, int]  # a file as its code objects name it, and a line
 
 
@@ -62,6 +63,14 @@ class Spoken:
     places: list[Place]  # of the call, and where that only passes the message on, of its callers
     suppressed: bool = False
     raised: bool = False  # it holds a traceback
+
+
+class ThreadState(threading.local):
+    """What a thread is at. A name that it has not set is found in the class: one that is missing costs an exception."""
+
+    record: "LogRecord | None" = None  # whose handlers run
+    partial = ""  # its unfinished printed line
+    places: list[Place]  # of the call that began it, and of its callers
 
 
 class Records:
@@ -91,7 +100,7 @@ class Records:
         self._held_chars = self.lost = self._written_bytes = 0
         self.spent_s = 0.0
         self._lock = threading.RLock()
-        self.local = threading.local()  # the record whose handlers run in a thread, and its unfinished line
+        self.local = ThreadState()
 
     def submit_record(self, spoken: Spoken, begun: float) -> None:
         """Write a record, or have it wait. begun: when the work on it began, by `time.perf_counter`."""
@@ -139,7 +148,7 @@ class Records:
 
     def flush_at_exit(self) -> None:
         """The process leaves in good order; one that never was a rank leaves what a flag or an exception made it say."""
-        if "\n" in getattr(self.local, "partial", ""):
+        if "\n" in self.local.partial:
             self.guard.call_guarded(self._record_printed_lines, self.local.partial, time.perf_counter())
         if self.agent.rank is not None:
             self.maps.wait_for_thread(PATIENCE_S)
@@ -275,10 +284,10 @@ class Records:
         """
         begun = time.perf_counter()
         local = self.local
-        if getattr(local, "record", None) is not None:  # a handler of a logger prints what is a record already
+        if local.record is not None:  # a handler of a logger prints what is a record already
             return
         place = (frame.f_code.co_filename, get_line(frame))
-        before = getattr(local, "partial", "")
+        before = local.partial
         if "\n" in before and place != local.places[0]:
             before = self._record_printed_lines(
                 before, begun
@@ -307,7 +316,7 @@ class Records:
 
     def read_stderr(self, text: str, frame: FrameType) -> None:
         """Give the reader what the program writes to stderr, such as a progress bar; it makes no record."""
-        if self.text_reader is None or getattr(self.local, "record", None) is not None or len(text) < MIN_RESULT:
+        if self.text_reader is None or self.local.record is not None or len(text) < MIN_RESULT:
             return
         self.text_reader(text, *self.get_step_and_phase())
 
@@ -440,13 +449,21 @@ def get_recording_ms() -> float:
     return round(_records.spent_s * 1e3, 3) if _records is not None else 0.0
 
 
+def _hide_from_compiler(function: Hidden) -> Hidden:
+    """Records are kept in ranks alone, where torch is loaded: its compiler makes no frame of what stands in front."""
+    from tdbg.runtime.compiler import hide_from_compiler
+
+    return hide_from_compiler(function)
+
+
 def _hear_loggers(records: Records, logging: Any) -> None:
     """``callHandlers``, which comes after the program's own filters: what they reject or mask was never said.
 
     A ``handle`` of the program's that does not come here is not heard: before it, nothing says what it will reject, and
     ``Handler.handle`` is also where queues and buffers hand on what was heard already, in other threads and processes.
     """
-    logging.Logger.callHandlers = disguise_as(logging, _wrap_logger_method(logging.Logger.callHandlers, records))
+    wrapped = _wrap_logger_method(logging.Logger.callHandlers, records)
+    logging.Logger.callHandlers = _hide_from_compiler(disguise_as(logging, wrapped))
 
 
 def _wrap_logger_method(real: Callable[..., object], records: Records) -> Callable[..., object]:
@@ -455,7 +472,7 @@ def _wrap_logger_method(real: Callable[..., object], records: Records) -> Callab
     @functools.wraps(real)
     def record_and_call(self: "Logger", record: "LogRecord") -> object:
         local = records.local
-        before = getattr(local, "record", None)
+        before = local.record
         if before is not record:
             guard.call_guarded(records.record_logged, record)
         local.record = record
@@ -498,7 +515,8 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
             guard.handle_failure(error)
         return answer
 
-    logging.Logger.isEnabledFor = disguise_as(logging, isEnabledFor)
+    _hide_from_compiler(_is_method_of)
+    logging.Logger.isEnabledFor = _hide_from_compiler(disguise_as(logging, isEnabledFor))
 
 
 def _is_method_of(logger: object, frame: FrameType) -> bool:
@@ -534,7 +552,7 @@ def _hear_warnings(records: Records) -> None:
         with WITHOUT_OWN_FRAMES:  # of what the program's way to show warnings raises
             return real(message)
 
-    warnings._showwarnmsg = show_warning  # type: ignore[attr-defined]
+    warnings._showwarnmsg = _hide_from_compiler(show_warning)  # type: ignore[attr-defined]
 
 
 def _hear_prints(records: Records) -> None:
@@ -556,6 +574,6 @@ def _listen_to(stream: Any, guard: Guard, listen: Callable[[str, FrameType], obj
         return done
 
     try:
-        stream.write = write
+        stream.write = _hide_from_compiler(write)
     except AttributeError:  # a stream of another kind that takes no attributes
         pass

@@ -114,7 +114,7 @@ def _before_first_step() -> None:
     guard = guard_of("program-flags")
 
     def install_hooks(module: ModuleType) -> None:
-        from tdbg.runtime.compiler import hide_from_compiler
+        from tdbg.runtime.compiler import hide_from_compiler, trace_as_nothing
         from tdbg.runtime.torch_hooks import hook_all
 
         waiting = [True]
@@ -126,14 +126,14 @@ def _before_first_step() -> None:
                 report_pending_flags()
 
         def before_step(*_: object) -> None:
-            if waiting and not module.compiler.is_compiling():
+            if not module.compiler.is_compiling() and waiting:
                 guard.call_guarded(settle_once)
 
         def before_call(*_: object) -> None:
             if not module.compiler.is_compiling() and not module.is_grad_enabled():
                 guard.call_guarded(settle_once)
 
-        hook_all("before-update", hide_from_compiler(before_step))
+        hook_all("before-update", trace_as_nothing(before_step))
         calls = hook_all("before-call", hide_from_compiler(before_call))
 
     when_imported("torch", lambda module: guard.call_guarded(install_hooks, module))

@@ -159,8 +159,8 @@ class Probe(Listener):
         def make_wrapper(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if (
-                    not self.on
-                    or torch.compiler.is_compiling()
+                    torch.compiler.is_compiling()
+                    or not self.on
                     or self.monitor.rerunning
                     or call_outside_compiler(is_capturing)
                 ):

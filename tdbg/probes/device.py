@@ -221,7 +221,7 @@ class Device(Probe):
         def make_wrapper(original: Callable[..., object]) -> Callable[..., object]:
             def wrapper(tensor: Tensor, *args: object, **kwargs: object) -> object:
                 result = original(tensor, *args, **kwargs)
-                if probe._window is window and not torch.compiler.is_compiling() and not probe.monitor.rerunning:
+                if not torch.compiler.is_compiling() and probe._window is window and not probe.monitor.rerunning:
                     caller = sys._getframe(2)  # 1: of `Patches`
                     call_outside_compiler(
                         probe.guard.call_guarded, probe._run_timed, probe._count_call, name, tensor, result, caller

@@ -83,7 +83,7 @@ class LossScaler(Probe):
     def _around_scale(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale(scaler: object, outputs: object) -> object:
             scaled = original(scaler, outputs)
-            if self.on and not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and self.on:
                 call_outside_compiler(self.guard.call_guarded, self._note_loss, scaler, outputs, scaled)
             return scaled
 
@@ -91,7 +91,7 @@ class LossScaler(Probe):
 
     def _around_step(self, original: Callable[..., object]) -> Callable[..., object]:
         def step(scaler: object, optimizer: "Optimizer", *args: object, **kwargs: object) -> Any:
-            if not self.on or torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or not self.on:
                 return original(scaler, optimizer, *args, **kwargs)
             update = call_outside_compiler(self.guard.call_guarded, self._step_begins, scaler, optimizer)
             result = original(scaler, optimizer, *args, **kwargs)

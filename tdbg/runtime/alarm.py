@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from tdbg.core.events import STOPPED, Step
 from tdbg.core.guard import EndRun
 from tdbg.runtime.budget import Budget
+from tdbg.runtime.compiler import hide_from_compiler
 from tdbg.runtime.dispatcher import ProbeDispatcher
 from tdbg.runtime.state import State
 from tdbg.runtime.tensors import Bad
@@ -58,6 +59,7 @@ class Attention:
         self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
         return True
 
+    @hide_from_compiler
     def is_expected_rate(self, rate: object) -> bool:
         """True if a learning rate is no jump from the one before; the next is then compared with it."""
         if not isinstance(rate, float):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tdbg.core.events import Baseline
 from tdbg.core.guard import Guard
+from tdbg.runtime.compiler import call_outside_compiler, trace_as_nothing
 from tdbg.runtime.torch_hooks import hook_all
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ class Alternation:
         self._begun = 0.0
         self._left = 0
 
+    @trace_as_nothing
     def _after_step(self, optimizer: "Optimizer", args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        self._guard.call_guarded(self._count_step, optimizer)
+        call_outside_compiler(self._guard.call_guarded, self._count_step, optimizer)
 
     def _count_step(self, optimizer: "Optimizer") -> None:
         if not self.monitor.is_main(optimizer):

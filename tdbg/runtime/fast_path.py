@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.runtime.alarm import Attention
-from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, trace_as_nothing
 from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss, is_small_loss
@@ -156,7 +156,7 @@ class FastPath:
 
         def backward(tensors: Any, *args: object, **kwargs: object) -> object:
             try:
-                if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
+                if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
                     try:
                         loss: Tensor | float
                         if (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None) and (
@@ -201,7 +201,7 @@ class FastPath:
 
         def clip_grad_norm_(parameters: Any, *args: object, **kwargs: object) -> object:
             try:
-                if self.steps_left <= 0 or get_ident() != self.thread:
+                if is_compiling() or self.steps_left <= 0 or get_ident() != self.thread:
                     return whole_path(parameters, *args, **kwargs)
                 if type(parameters) is not list and not isinstance(parameters, Tensor):
                     parameters = list(parameters)
@@ -229,10 +229,10 @@ class FastPath:
 
         return hide_from_compiler(clip_grad_norm_)
 
-    @hide_from_compiler
+    @trace_as_nothing
     def hook_before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook before each step of any optimizer."""
-        if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
+        if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
                 state.in_update = optimizer
@@ -242,10 +242,10 @@ class FastPath:
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._before_update(optimizer)
 
-    @hide_from_compiler
+    @trace_as_nothing
     def hook_after_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook after each step of any optimizer."""
-        if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
+        if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None or optimizer is not state.in_update:
                 if id(state.in_update) == self._main_id:

@@ -21,7 +21,7 @@ from tdbg.core.events import Step
 from tdbg.core.guard import Guard
 from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
-from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, is_inside_region
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
 from tdbg.runtime.root_modules import clean_path, unwrap_module
@@ -308,6 +308,9 @@ class ModuleSampler:
         step = self.monitor.step + 1
         if not self._wishes or self.step == step or (step > ALWAYS_STEPS and step % self._wish.stride):
             return
+        if is_inside_region() and not self._wish.force_eager:
+            self._note_compiled()  # with a hook on them, the compiler makes graphs of modules that it leaves alone
+            return
         if not self.monitor.should_sample(WHOLE if self._should_sample_all(root) else PARTLY):
             return
         begun = time.perf_counter()
@@ -343,10 +346,7 @@ class ModuleSampler:
             self._stance.__enter__()
             compiled = set()
         elif compiled:
-            self.monitor.note(
-                "modules-compiled",
-                "modules inside a compiled model are not recorded: --flag FORWARD runs such steps eagerly",
-            )
+            self._note_compiled()
         found = [
             (module, self._describe_module(path, module))
             for path, module in unwrap_module(root).named_modules()
@@ -356,6 +356,12 @@ class ModuleSampler:
             stops = [(weakref.ref(module), place) for module, place in found]
             self._known[root] = Tour(stops, looks=1, root_compiled=_is_compiled(root))
         return found
+
+    def _note_compiled(self) -> None:
+        self.monitor.note(
+            "modules-compiled",
+            "modules inside a compiled model are not recorded: --flag FORWARD runs such steps eagerly",
+        )
 
     def _describe_module(self, path: str, module: nn.Module) -> Place:
         trainable = any(p is not None and p.requires_grad for p in module._parameters.values())

@@ -49,7 +49,7 @@ from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.root_search import RootSearch, is_anything_compiled
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
-from tdbg.runtime.torch_compat import MISSING, active_modes, subclasses_aside
+from tdbg.runtime.torch_compat import MISSING, active_modes, set_eval_frame, subclasses_aside
 from tdbg.runtime.training_hooks import TrainingHooks
 
 SKIPPED_STREAK = 5  # updates in a row, after which a few steps are on record
@@ -228,7 +228,7 @@ class Monitor(State):
         """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
         for name, goes_off in MISSING.items():
             self.note(f"without-{name}", f"this torch has no {name}: {goes_off}")
-        set_guard_contexts(active_modes, subclasses_aside)
+        set_guard_contexts(active_modes, subclasses_aside, set_eval_frame)
         self.roots.attach(self.root_calls.on_call_start, self.root_calls.on_call_end, self.root_calls.on_call_raised)
         self.hooks.attach()
         self.activate_probes(probes)

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from tdbg.runtime.compiler import hide_hook
 from tdbg.runtime.torch_compat import without_subclass
 
 Table = Any  # an OrderedDict that torch declares with numbers as keys
@@ -158,6 +159,7 @@ def _insert_hook(table: Table, hook: Callable[..., object], key: str, *, first: 
     if not key:
         key = next(name for name in map(str, count()) if f"<tdbg {name}>" not in table)
         key = reserve_key(key)
+    hide_hook(hook)
     table[key] = hook
     if first:
         table.move_to_end(key, last=False)

@@ -389,6 +389,9 @@ def _code_skipper() -> Callable[[CodeType], None] | None:
 
 
 skip_code = _code_skipper()
+# An attribute of a function, under which the compiler looks for another one to trace in its place. Where torch has no such,
+# nothing looks: the function itself is traced.
+TRACED_INSTEAD = "_torchdynamo_inline"
 
 
 def is_dynamo_loaded() -> bool:

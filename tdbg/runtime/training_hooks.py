@@ -187,7 +187,7 @@ class TrainingHooks:
         monitor, guard = self.monitor, self._backward
 
         def post_backward(group: object, *args: object, **kwargs: object) -> object:
-            if monitor.active and not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and monitor.active:
                 call_outside_compiler(guard.call_guarded, monitor.local_gradients.group_ready, group)
             return original(group, *args, **kwargs)
 

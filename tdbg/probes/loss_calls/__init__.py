@@ -140,7 +140,7 @@ class LossCalls(Probe):
         def loss(*args: Any, **kwargs: Any) -> object:
             try:
                 result = original(*args, **kwargs)
-                if self.on and not (is_compiling() or monitor.rerunning):
+                if not is_compiling() and self.on and not monitor.rerunning:
                     try:
                         is_held = self._is_held(layout, args, kwargs)
                     except BaseException as error:  # as in `Guard.call`, which costs more than the call

@@ -194,7 +194,7 @@ class ModelBuild(Probe):
 
     def _handle_registration(self, module: nn.Module, child: nn.Module | None) -> None:
         """Remember when and where."""
-        if not self.on or self._trouble is not None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not self.on or self._trouble is not None:
             return
         if type(module).__hash__ is None or type(child).__hash__ is None:
             return  # nothing can be kept of it

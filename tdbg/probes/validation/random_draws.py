@@ -60,7 +60,7 @@ class RandomDraws:
         name = getattr(original, "__name__", "").rstrip("_")
 
         def dropout(*args: Any, **kwargs: Any) -> object:
-            if not self.function and get_ident() == self._thread and not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and not self.function and get_ident() == self._thread:
                 self._guard.call_guarded(self._watch_function, name, args, kwargs)
             return original(*args, **kwargs)
 
