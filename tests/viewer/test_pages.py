@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from .conftest import NAMES, Client
 
@@ -118,6 +118,23 @@ def test_the_overview_says_what_the_report_says(watched: Watched, client: Client
     told = [card.inner_text() for card in cards.all()]
     for finding in report["findings"]:
         assert any(finding["code"] in card and finding["title"] in card for card in told)
+
+
+def test_the_text_of_the_overview_does_not_wait_for_the_charts(watched: Watched) -> None:
+    held: list[Route] = []
+    watched.page.route("**/assets/plotly.js", lambda route: held.append(route))
+    watched.page.goto(f"{watched.server.root}/runs/two_ranks/overview")
+    expect(watched.page.locator("#headline")).to_contain_text("4 findings")
+    expect(watched.page.locator("#story > li")).to_have_count(4)
+    watched.page.wait_for_timeout(200)
+    places = "[...document.querySelectorAll('h2, h3, .note')].map(one => one.getBoundingClientRect().top + scrollY)"
+    before = watched.page.evaluate(places)
+    assert held and watched.page.locator("#chart-loss .scatterlayer").count() == 0
+    held[0].continue_()
+    watched.page.wait_for_selector(DRAWN.format("/runs/two_ranks/overview"), state="attached")
+    expect(watched.page.locator("#chart-loss .scatterlayer").first).to_be_attached()
+    assert watched.page.evaluate(places) == pytest.approx(before, abs=1)
+    watched.page.unroute_all()
 
 
 def test_the_list_shows_every_run_and_is_filtered_in_place(watched: Watched, client: Client) -> None:

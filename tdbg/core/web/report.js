@@ -1,6 +1,7 @@
 // The report of a run: its story, its lanes and curves by charts.js, its tables. For the file and the viewer.
-// data: what describe_run of tdbg/rules/report_page gives. Returns {redraw, showFinding}.
-function buildReport(root, data) {
+// data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
+// for the charts. Returns {redraw, showFinding}.
+function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
   headline.id = "headline";
   fillList("facts", data.facts);
@@ -97,13 +98,17 @@ function buildReport(root, data) {
   function fillHeat(heat, heats) {
     const box = appendElement("div", undefined, heats);
     appendElement("h3", heat.title, box);
-    heat.line = appendElement("p", heat.note, box, "note");
+    appendElement("p", `${heat.note} ${describeHeatColors(heat)}`, box, "note");
     heat.place = appendElement("div", undefined, box, "chart");
   }
 
+  function listCurves(chart) {
+    return chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
+  }
+
   function drawChart(chart) {
-    const curves = chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
-    drawCurves(chart.place, chart, curves, data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding});
+    if (!window.Plotly) return;
+    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding});
   }
 
   function fillTable(found) {
@@ -114,13 +119,22 @@ function buildReport(root, data) {
     fillRows(appendElement("div", undefined, section, "scroll"), found.columns, found.rows);
   }
 
-  function redraw() {
-    if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
-    data.charts.forEach(drawChart);
-    data.heats.forEach(heat => { heat.line.textContent = heat.note + " " + drawHeat(heat.place, heat); });
+  function reserveRoom() {
+    if (lanes) lanes.style.minHeight = heightOfLanes(data.lanes) + "px";
+    for (const chart of data.charts) chart.place.style.minHeight = heightOfCurves(chart.place, chart, listCurves(chart)) + "px";
+    for (const heat of data.heats) heat.place.style.minHeight = heightOfHeat(heat) + "px";
   }
 
+  function redraw() {
+    if (!window.Plotly || !tables.isConnected) return;
+    if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
+    data.charts.forEach(drawChart);
+    data.heats.forEach(heat => drawHeat(heat.place, heat));
+  }
+
+  reserveRoom();
   redraw();
+  if (options.plotly) options.plotly.then(redraw, () => {});
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   return {redraw, showFinding};
 }

@@ -3,7 +3,7 @@ let plotly = null;
 const POLL_MS = 2000;
 const EVERY_MS = 15000;  // between drawings of a run that goes on
 
-// Plotly is large: text stands on the page before it is there.
+// Plotly is large: whoever can shows text before it is there.
 export function loadPlotly() {
   plotly = plotly || new Promise((done, failed) => {
     const script = document.createElement("script");
@@ -14,19 +14,27 @@ export function loadPlotly() {
   return plotly;
 }
 
+// Resolves once the browser has shown what stands on the page; in a hidden window, which shows nothing, soon.
+const showFirst = () => new Promise(done => { requestAnimationFrame(() => setTimeout(done)); setTimeout(done, 100); });
+
 export async function showOverview({root, base, ask, listen}) {
-  const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status"), loadPlotly()]);
+  const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status")]);
+  const plotly = showFirst().then(loadPlotly);
   draw(data);
   if (!data.is_final) waitForWhole();
-  if (status.state !== "running") return;
-  let known = JSON.stringify(status.last_finding), drawnAt = Date.now();
-  async function update(now) {  // at once at a new finding, else now and then
-    const isNew = JSON.stringify(now.last_finding) !== known;
-    if (!isNew && now.state === "running" && Date.now() - drawnAt < EVERY_MS) return;
-    known = JSON.stringify(now.last_finding), drawnAt = Date.now();
-    draw(await ask(base + "/overview"));
+  if (status.state === "running") follow();
+  await plotly.catch(() => {});
+
+  function follow() {
+    let known = JSON.stringify(status.last_finding), drawnAt = Date.now();
+    async function update(now) {  // at once at a new finding, else now and then
+      const isNew = JSON.stringify(now.last_finding) !== known;
+      if (!isNew && now.state === "running" && Date.now() - drawnAt < EVERY_MS) return;
+      known = JSON.stringify(now.last_finding), drawnAt = Date.now();
+      draw(await ask(base + "/overview"));
+    }
+    listen(base + "/events", {status: now => update(now).catch(() => {})});
   }
-  listen(base + "/events", {status: now => update(now).catch(() => {})});
 
   async function waitForWhole() {  // a large run is judged beside the server
     try {
@@ -43,7 +51,9 @@ export async function showOverview({root, base, ask, listen}) {
   function draw(found) {
     const top = scrollY;
     root.replaceChildren();
-    buildReport(root, found);
+    const report = appendElement("div", undefined, root);
+    buildReport(report, found, {plotly});
+    plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     scrollTo(0, top);
   }
 }
