@@ -54,6 +54,16 @@ def test_the_list_has_every_run_with_its_verdict(client: Client) -> None:
             assert run["codes"] == [finding["code"] for finding in report["findings"]], run["name"]
 
 
+@pytest.mark.parametrize("run", NAMES)
+def test_a_flag_that_has_observed_something_is_on_or_woken_by_the_level(client: Client, run: str) -> None:
+    found = client.ask(f"/runs/{run}/flags")
+    for flag in found["flags"]:
+        assert not (flag["is_on"] and flag["by_level"])
+        assert flag["is_on"] or flag["by_level"] or not flag["observations"], flag
+    by_level = {flag["name"] for flag in found["flags"] if flag["by_level"]}
+    assert ("FORWARD" in by_level) == (found["level"] in ("advanced", "extreme")) or found["level"] == "basic"
+
+
 @pytest.mark.parametrize("query", ["limit=x", "none=1", "limit=1&limit=2", "offset=1.5"])
 def test_a_wrong_parameter_is_said(client: Client, query: str) -> None:
     answer = client.get(f"/api/v1/runs?{query}")

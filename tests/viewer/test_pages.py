@@ -106,6 +106,10 @@ def test_every_page_of_every_recorded_run(watched: Watched, run: str, page: str)
     shown = watched.show(f"/runs/{run}/{page}")
     text = shown.inner_text("#content")
     assert text.strip() and "Loading" not in text and "This page failed" not in text
+    if page == "flags":
+        assert ("by level" in text) == (run in ("single", "two_ranks"))
+        box = shown.locator("tbody td").last.bounding_box()
+        assert box is not None and box["x"] + box["width"] <= watched.width
     watched.check()
 
 
