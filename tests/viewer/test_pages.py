@@ -141,6 +141,29 @@ def test_the_text_of_the_overview_does_not_wait_for_the_charts(watched: Watched)
     watched.page.unroute_all()
 
 
+def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_saved(watched: Watched) -> None:
+    shown = watched.show("/runs/two_ranks/ranks")
+    box = shown.locator(".chart .scatterlayer .trace").last.locator(".point").last.bounding_box()
+    assert box is not None
+    shown.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(shown.locator(".chart .hoverlayer .hovertext")).to_contain_text("TD-D001")
+    shown.mouse.down()
+    shown.mouse.up()
+    card = shown.locator(".finding.shown")
+    expect(card).to_contain_text("TD-D001 error")
+    expect(card.locator("details")).to_have_attribute("open", "")
+    links = {one.inner_text(): one.get_attribute("href") for one in card.locator("a").all()}
+    assert links["Logs of step 13"] == "/runs/two_ranks/logs?kind=both&steps=13"
+    assert links["Metrics at step 13"] == "/runs/two_ranks/metrics?step=13"
+    card.get_by_role("link", name="Saved batch").click()
+    tensor = shown.locator(".tensor", has=shown.get_by_role("heading", name="batch.0", exact=True))
+    expect(tensor.locator(".bad").last).to_have_text("Not finite: 1, at [2, 3]")
+    expect(shown.locator(".tensor canvas").first).to_be_visible()
+    shown.get_by_role("link", name="All tensors of this run").click()
+    expect(shown.locator("#batches tbody tr")).to_have_count(3)
+    watched.check()
+
+
 def test_the_list_shows_every_run_and_is_filtered_in_place(watched: Watched, client: Client) -> None:
     shown = watched.show("/runs")
     assert shown.locator(".runs tbody tr").count() == len(NAMES)

@@ -1,6 +1,6 @@
 // The report of a run: its story, its lanes and curves by charts.js, its tables. For the file and the viewer.
 // data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
-// for the charts. Returns {redraw, showFinding}.
+// for the charts. options.addLinks: called with a finding and the place of its links. Returns {redraw, showFinding}.
 function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
   headline.id = "headline";
@@ -31,7 +31,8 @@ function buildReport(root, data, options = {}) {
 
   function showFinding(number) {
     if (!story || !story.children[number]) return;
-    const card = story.children[number];
+    const card = story.children[number], evidence = card.querySelector("details");
+    if (evidence) evidence.open = true;
     for (const one of story.children) one.classList.toggle("shown", one === card);
     card.scrollIntoView({behavior: "smooth", block: "center"});
   }
@@ -48,6 +49,7 @@ function buildReport(root, data, options = {}) {
       if (text) appendElement("dt", name, told), appendElement("dd", text, told);
     }
     if (!told.children.length) told.remove();
+    if (options.addLinks) options.addLinks(finding, appendElement("p", undefined, card, "jumps"));
     if (finding.evidence.length || finding.grade || finding.traceback.length) fillEvidence(finding, card);
   }
 

@@ -1,4 +1,6 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
+import {addressOfBatch, numberDatapoints} from "./tensors.js";
+
 let plotly = null;
 const POLL_MS = 2000;
 const EVERY_MS = 15000;  // between drawings of a run that goes on
@@ -17,10 +19,12 @@ export function loadPlotly() {
 // Resolves once the browser has shown what stands on the page; in a hidden window, which shows nothing, soon.
 const showFirst = () => new Promise(done => { requestAnimationFrame(() => setTimeout(done)); setTimeout(done, 100); });
 
-export async function showOverview({root, base, ask, listen}) {
-  const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status")]);
-  const plotly = showFirst().then(loadPlotly);
-  draw(data);
+export async function showOverview({root, base, run, ask, listen, link, addressOf}) {
+  const [data, status, {batches}] = await Promise.all([ask(base + "/overview"), ask(base + "/status"), ask(base + "/batches")]);
+  const asked = new URLSearchParams(location.search).get("finding");
+  const plotly = showFirst().then(loadPlotly), captured = listCaptured(data.findings);
+  const first = draw(data);
+  if (asked !== null) first.showFinding(Number(asked));
   if (!data.is_final) waitForWhole();
   if (status.state === "running") follow();
   await plotly.catch(() => {});
@@ -52,8 +56,36 @@ export async function showOverview({root, base, ask, listen}) {
     const top = scrollY;
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
-    buildReport(report, found, {plotly});
+    const built = buildReport(report, found, {plotly, addLinks});
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     scrollTo(0, top);
+    return built;
+  }
+
+  // The step of a finding in the log and in the curves; the batch that was saved then; tensors captured then.
+  function addLinks(finding, place) {
+    const add = (text, to) => place.append(link(to, text));
+    if (finding.step !== null) {
+      add(`Logs of step ${finding.step}`, `${addressOf(run, "logs")}?kind=both&steps=${finding.step}`);
+      add(`Metrics at step ${finding.step}`, `${addressOf(run, "metrics")}?step=${finding.step}`);
+    }
+    const texts = [...finding.evidence, finding.try_next].join(" ");
+    const batch = batches.find(one => texts.includes(one.file)) || batches.find(one => one.step === finding.step && one.rank === finding.rank);
+    if (batch) add("Saved batch", addressOfBatch(addressOf(run, "tensors"), batch));
+    captured.then(list => {
+      const one = finding.module && list.find(one => one.step === finding.step && one.rank === finding.rank);
+      if (one) add("Captured tensors", `${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`);
+    });
+    appendElement("code", "tdbg explain " + finding.code, place, "note");
+  }
+
+  async function listCaptured(findings) {
+    if (!findings.some(one => one.module && one.step !== null)) return [];
+    try {
+      await plotly;  // text and charts come first
+      return numberDatapoints((await ask(base + "/pages", {datapoints: true})).list);
+    } catch {
+      return [];  // the pages say what is wrong
+    }
   }
 }
