@@ -118,7 +118,7 @@ function buildReport(root, data, options = {}) {
     section.id = "table-" + found.id;
     appendElement(section.parentElement === tables ? "h2" : "h3", found.title, section);
     if (found.note) appendElement("p", found.note, section, "note");
-    fillRows(appendElement("div", undefined, section, "scroll"), found.columns, found.rows);
+    fillRows(appendElement("div", undefined, section, found.rows.length > 40 ? "scroll" : "scroll whole"), found.columns, found.rows);
   }
 
   function reserveRoom() {
@@ -141,6 +141,8 @@ function buildReport(root, data, options = {}) {
   return {redraw, showFinding};
 }
 
+const LONG_WORD = /\S{32}/;  // only words of this length are broken
+
 // A table whose columns of numbers are aligned to the right.
 function fillRows(place, columns, rows) {
   const whole = appendElement("table", undefined, place, columns.length > 4 ? "wide" : "");
@@ -149,6 +151,6 @@ function fillRows(place, columns, rows) {
   columns.forEach((name, at) => appendElement("th", name, line, numeric[at] ? "number" : ""));
   for (const row of rows) {
     const cells = appendElement("tr", undefined, body);
-    row.forEach((value, at) => appendElement("td", formatNumber(value), cells, numeric[at] ? "number" : ""));
+    row.forEach((value, at) => appendElement("td", formatNumber(value), cells, numeric[at] ? "number" : LONG_WORD.test(value) ? "long" : ""));
   }
 }
