@@ -22,11 +22,12 @@ const showFirst = () => new Promise(done => { requestAnimationFrame(() => setTim
 export async function showOverview({root, base, run, ask, listen, link, addressOf}) {
   const [data, status, {batches}] = await Promise.all([ask(base + "/overview"), ask(base + "/status"), ask(base + "/batches")]);
   const asked = new URLSearchParams(location.search).get("finding");
+  let isLive = status.state === "running";
   const plotly = showFirst().then(loadPlotly), captured = listCaptured(data.findings);
   const first = draw(data);
   if (asked !== null) first.showFinding(Number(asked));
   if (!data.is_final) waitForWhole();
-  if (status.state === "running") follow();
+  if (isLive) follow();
   await plotly.catch(() => {});
 
   function follow() {
@@ -35,7 +36,9 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       const isNew = JSON.stringify(now.last_finding) !== known;
       if (!isNew && now.state === "running" && Date.now() - drawnAt < EVERY_MS) return;
       known = JSON.stringify(now.last_finding), drawnAt = Date.now();
-      draw(await ask(base + "/overview"));
+      const found = await ask(base + "/overview");
+      isLive = now.state === "running";
+      draw(found);
     }
     listen(base + "/events", {status: now => update(now).catch(() => {})});
   }
@@ -57,9 +60,15 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
     const built = buildReport(report, found, {plotly, addLinks});
+    if (isLive) report.querySelector("#facts").after(describeDrawing());
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     scrollTo(0, top);
     return built;
+  }
+
+  function describeDrawing() {
+    const line = `The run goes on. Drawn at ${new Date().toLocaleTimeString("en-GB")}; drawn again at a new finding, else every ${EVERY_MS / 1000} s.`;
+    return appendElement("p", line, undefined, "note");
   }
 
   // The step of a finding in the log and in the curves; the batch that was saved then; tensors captured then.
