@@ -75,7 +75,8 @@ def describe_run_entry(run: RunDir) -> RunEntry:
     ranks = [row for row in _as_list(report.get("ranks")) if isinstance(row, dict)]
     findings = [one for one in _as_list(report.get("findings")) if isinstance(one, dict)]
     ended = report.get("exit")
-    title = f"{findings[0].get('code')} {findings[0].get('title')}" if findings else ""
+    lead = _find_lead(findings)
+    title = f"{lead.get('code')} {lead.get('title')}" if lead else ""
     return RunEntry(
         name=run.path.name,
         state="ended" if is_over else "running",
@@ -108,6 +109,18 @@ def _read_report(run: RunDir) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _find_lead(findings: list[dict[str, Any]]) -> dict[str, Any]:
+    """The finding that the verdict begins with: what the worst one follows from, if it follows from another."""
+    place = 0
+    for _ in findings:
+        origin = findings[place].get("follows_from")
+        cause = origin.get("finding") if isinstance(origin, dict) else None
+        if not isinstance(cause, int) or not 0 <= cause < len(findings):
+            break
+        place = cause
+    return findings[place] if findings else {}
 
 
 def _as_number(value: object) -> float | None:

@@ -76,7 +76,7 @@ class RemoteLibrary(RunLibrary):
             files, listed_t = self._listed.get(name), self._listed_t
             turn = self._copy_turns.setdefault(name, threading.Lock())
         if files is None:
-            raise UnknownRunError("there is no run of that name here", "GET /api/v1/runs lists them")
+            raise UnknownRunError("there is no run of that name here", "the list of runs has their names")
         with turn:
             if self._copied_t.get(name, float("-inf")) < listed_t:
                 self._copy_run(name, files)

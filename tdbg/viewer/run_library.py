@@ -53,7 +53,7 @@ class RunLibrary:
     def open_run(self, name: str) -> RunDir:
         """The run of that name; UnknownRunError if none of those served has it."""
         if name not in self.list_names():
-            raise UnknownRunError("there is no run of that name here", "GET /api/v1/runs lists them")
+            raise UnknownRunError("there is no run of that name here", "the list of runs has their names")
         return RunDir(self.folder / name)
 
     @property

@@ -82,6 +82,22 @@ def test_the_newest_come_first_with_their_verdicts(runs: Path, capsys: pytest.Ca
     assert "TD-N001 first NaN at step 7 (+1)" in lines[4] and "10.0 s" in lines[4]
 
 
+@pytest.mark.parametrize(
+    ("origin", "lead"), [({"finding": 1, "code": "TD-D001"}, "TD-D001"), ({"finding": 7}, "TD-N001")]
+)
+def test_the_list_leads_with_what_the_verdict_leads_with(
+    runs: Path, capsys: pytest.CaptureFixture[str], origin: dict[str, Any], lead: str
+) -> None:
+    found = [
+        {"code": "TD-N001", "title": "first NaN", "follows_from": origin},
+        {"code": "TD-D001", "title": "NaN in a batch", "follows_from": None},
+    ]
+    write_report(make_run(runs, "a"), worst_severity="critical", findings=found, ranks=[], exit={"text": ""})
+    assert main(["runs", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["data"]["runs"]
+    assert row["title"].partition(" ")[0] == lead and row["codes"] == ["TD-N001", "TD-D001"]
+
+
 def test_a_limit_says_how_many_are_left_out(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(5):
         make_run(runs, f"r{number}", age_days=number)

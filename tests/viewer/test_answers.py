@@ -54,6 +54,37 @@ def test_the_list_has_every_run_with_its_verdict(client: Client) -> None:
             assert run["codes"] == [finding["code"] for finding in report["findings"]], run["name"]
 
 
+@pytest.mark.parametrize("run", NAMES)
+def test_a_flag_that_has_observed_something_is_on_or_woken_by_the_level(client: Client, run: str) -> None:
+    found = client.ask(f"/runs/{run}/flags")
+    for flag in found["flags"]:
+        assert not (flag["is_on"] and flag["by_level"])
+        assert flag["is_on"] or flag["by_level"] or not flag["observations"], flag
+    by_level = {flag["name"] for flag in found["flags"] if flag["by_level"]}
+    assert ("FORWARD" in by_level) == (found["level"] in ("advanced", "extreme")) or found["level"] == "basic"
+
+
+def test_saved_batches_are_listed_and_read(client: Client) -> None:
+    found = client.ask("/runs/two_ranks/batches")["batches"]
+    files = [one["file"] for one in found]
+    assert files[:2] == ["rank0000/batch_step00000020.safetensors", "rank0001/batch_step00000013.safetensors"]
+    assert (found[1]["rank"], found[1]["step"], found[1]["left_out"]) == (1, 13, [])
+    details = client.ask("/runs/two_ranks/pages/datapoint", batch=files[1])
+    assert [(one["path"], one["dtype"], one["shape"]) for one in details["tensors"]] == [
+        ("inputs.0.0.0", "float32", [8, 8]),
+        ("batch.0", "float32", [8, 8]),
+        ("batch.1", "int64", [8]),
+    ]
+    sliced = client.ask("/runs/two_ranks/pages/datapoint", batch=files[1], path="batch.0", slice="2,3:4")
+    assert sliced["values"] == ["nan"]
+    assert client.ask("/runs/two_ranks/pages/picture", batch=files[1], path="batch.0")["not_finite_at"] == [[2, 3]]
+    assert "not_finite_at" not in client.ask("/runs/two_ranks/pages/picture", batch=files[1], path="batch.1")
+    assert client.ask("/runs/captured/batches") == {"batches": []}
+    for file in ("../two_ranks/" + files[1], "rank0001/../" + files[1], "/etc/passwd", "rank0001/events.jsonl"):
+        answer = client.get("/api/v1/runs/two_ranks/pages/datapoint", params={"batch": file})
+        assert answer.status_code == 404 and "no saved batch" in answer.json()["error"]
+
+
 @pytest.mark.parametrize("query", ["limit=x", "none=1", "limit=1&limit=2", "offset=1.5"])
 def test_a_wrong_parameter_is_said(client: Client, query: str) -> None:
     answer = client.get(f"/api/v1/runs?{query}")

@@ -110,6 +110,8 @@ def test_a_run_that_goes_on_and_then_is_killed(live: tuple[Path, Any], chromium:
         assert shown.inner_text("#content").strip() and "This page failed" not in shown.inner_text("#content")
         check_quiet(watched)
     check_ranks(watched, run)
+    text = watched.show(f"/runs/{run.name}/overview").inner_text("#content")
+    assert "The run goes on. Drawn at" in text and "Each rank so far" in text
     shown = watched.show(f"/runs/{run.name}/flags")
     expect(shown.locator("[role=status]").first).to_contain_text("Read-only")
     assert shown.locator("#content button, #content input[type=checkbox]").count() == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from .conftest import NAMES, Client
 
@@ -91,6 +91,8 @@ class Watched:
         """Nothing was complained of, and the page is not wider than the window."""
         assert self.complaints == []
         assert self.page.evaluate("document.documentElement.scrollWidth") <= self.width
+        ends = "[...document.querySelectorAll('nav a, nav .name')].map(one => one.getBoundingClientRect())"
+        assert all(one["width"] > 0 and one["right"] <= self.width for one in self.page.evaluate(ends))
 
 
 @pytest.fixture(scope="module", params=WIDTHS)
@@ -106,6 +108,10 @@ def test_every_page_of_every_recorded_run(watched: Watched, run: str, page: str)
     shown = watched.show(f"/runs/{run}/{page}")
     text = shown.inner_text("#content")
     assert text.strip() and "Loading" not in text and "This page failed" not in text
+    if page == "flags":
+        assert ("by level" in text) == (run in ("single", "two_ranks"))
+        box = shown.locator("tbody td").last.bounding_box()
+        assert box is not None and box["x"] + box["width"] <= watched.width
     watched.check()
 
 
@@ -118,6 +124,49 @@ def test_the_overview_says_what_the_report_says(watched: Watched, client: Client
     told = [card.inner_text() for card in cards.all()]
     for finding in report["findings"]:
         assert any(finding["code"] in card and finding["title"] in card for card in told)
+    names = shown.locator("#table-flags td:first-child")
+    lines = "one => { const range = document.createRange(); range.selectNodeContents(one); return range.getClientRects().length; }"
+    assert all(one.evaluate(lines) == 1 for one in names.all())
+
+
+def test_the_text_of_the_overview_does_not_wait_for_the_charts(watched: Watched) -> None:
+    held: list[Route] = []
+    watched.page.route("**/assets/plotly.js", lambda route: held.append(route))
+    watched.page.goto(f"{watched.server.root}/runs/two_ranks/overview")
+    expect(watched.page.locator("#headline")).to_contain_text("4 findings")
+    expect(watched.page.locator("#story > li")).to_have_count(4)
+    watched.page.wait_for_timeout(200)
+    places = "[...document.querySelectorAll('h2, h3, .note')].map(one => one.getBoundingClientRect().top + scrollY)"
+    before = watched.page.evaluate(places)
+    assert held and watched.page.locator("#chart-loss .scatterlayer").count() == 0
+    held[0].continue_()
+    watched.page.wait_for_selector(DRAWN.format("/runs/two_ranks/overview"), state="attached")
+    expect(watched.page.locator("#chart-loss .scatterlayer").first).to_be_attached()
+    assert watched.page.evaluate(places) == pytest.approx(before, abs=1)
+    watched.page.unroute_all()
+
+
+def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_saved(watched: Watched) -> None:
+    shown = watched.show("/runs/two_ranks/ranks")
+    box = shown.locator(".chart .scatterlayer .trace").last.locator(".point").last.bounding_box()
+    assert box is not None
+    shown.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(shown.locator(".chart .hoverlayer .hovertext")).to_contain_text("TD-D001")
+    shown.mouse.down()
+    shown.mouse.up()
+    card = shown.locator(".finding.shown")
+    expect(card).to_contain_text("TD-D001 error")
+    expect(card.locator("details")).to_have_attribute("open", "")
+    links = {one.inner_text(): one.get_attribute("href") for one in card.locator("a").all()}
+    assert links["Logs of step 13"] == "/runs/two_ranks/logs?kind=both&steps=13"
+    assert links["Metrics at step 13"] == "/runs/two_ranks/metrics?step=13"
+    card.get_by_role("link", name="Saved batch").click()
+    tensor = shown.locator(".tensor", has=shown.get_by_role("heading", name="batch.0", exact=True))
+    expect(tensor.locator(".bad").last).to_have_text("Not finite: 1, at [2, 3]")
+    expect(shown.locator(".tensor canvas").first).to_be_visible()
+    shown.get_by_role("link", name="All tensors of this run").click()
+    expect(shown.locator("#batches tbody tr")).to_have_count(3)
+    watched.check()
 
 
 def test_the_list_shows_every_run_and_is_filtered_in_place(watched: Watched, client: Client) -> None:
@@ -126,6 +175,12 @@ def test_the_list_shows_every_run_and_is_filtered_in_place(watched: Watched, cli
     for run in client.ask("/runs")["runs"]:
         row = shown.locator(".runs tbody tr", has=shown.get_by_role("link", name=run["name"], exact=True))
         assert run["state"] in row.inner_text()
+        assert (run["severity"] if run["codes"] else "-") in row.inner_text()
+    assert shown.evaluate(
+        "document.querySelector('.scroll').scrollWidth <= document.querySelector('.scroll').clientWidth"
+    )
+    shown.fill("#filter", "td-n003")
+    expect(shown.locator(".runs tbody tr:visible")).to_have_count(2)
     shown.fill("#filter", "two_ranks")
     expect(shown.locator(".runs tbody tr:visible")).to_have_count(1)
     shown.get_by_role("link", name="two_ranks").click()
@@ -178,6 +233,9 @@ def test_the_numbers_of_metrics_are_those_of_json(watched: Watched, client: Clie
         assert cells[0] == series["key"] and cells[1] == str(series["rank"])
         if isinstance(series["latest"]["value"], float):
             assert float(cells[3].replace(",", "")) == pytest.approx(series["latest"]["value"], rel=1e-3)
+    expect(shown.get_by_role("heading", name="pipeline/host_mb (MB)")).to_be_visible()
+    shown.fill("#key-filter", "no such key")
+    expect(shown.locator("#charts")).to_have_text("No key contains this text.")
 
 
 def test_a_captured_tensor_is_drawn(watched: Watched, client: Client) -> None:
@@ -229,6 +287,18 @@ def test_a_step_leads_from_the_log_to_the_curves_and_back(watched: Watched) -> N
     watched.check()
 
 
+def test_a_choice_in_the_log_is_applied_at_once(watched: Watched) -> None:
+    shown = watched.show("/runs/two_ranks/logs?kind=both&steps=12")
+    shown.select_option("#logs-level", "DEBUG")
+    shown.wait_for_url("**level=DEBUG**")
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/logs"), state="attached")
+    shown.fill("#logs-steps", "12-13")
+    shown.keyboard.press("Enter")
+    shown.wait_for_url("**steps=12%3A13**")
+    expect(shown.locator(".record a").last).to_have_text("step 13")
+    watched.check()
+
+
 def test_two_steps_of_a_datapoint_and_their_difference(watched: Watched, client: Client) -> None:
     shown = watched.show("/runs/captured/tensors?key=step3&nth=0")
     expect(shown.locator("#compared-with")).to_be_disabled()
@@ -268,7 +338,7 @@ def test_the_token_leaves_the_address(watched: Watched) -> None:
 
 def test_what_is_not_there_is_said(watched: Watched) -> None:
     watched.page.goto(f"{watched.server.root}/runs/none/overview")
-    expect(watched.page.locator(".state.bad")).to_contain_text("there is no run of that name here")
+    expect(watched.page.locator(".state.bad")).to_contain_text("there is no run of that name here: the list of")
     watched.complaints.clear()  # the browser tells of each 404
     watched.page.goto(f"{watched.server.root}/runs/single/none")
     expect(watched.page.locator(".state.bad")).to_contain_text("There is no such page")

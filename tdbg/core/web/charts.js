@@ -66,10 +66,24 @@ function constantRange(curves, bands) {
   return low === high && low !== 0 ? {range: low > 0 ? [0, 2 * low] : [2 * low, 0]} : {};
 }
 
+// How high each chart becomes: its place is kept free until plotly is there.
+const isNarrow = place => place.clientWidth < 500;
+
+function countLegendRows(place, chart, curves) {
+  const entries = curves.length + chart.bands.length;
+  return entries > 1 ? Math.ceil(entries / (isNarrow(place) ? 2 : 4)) : 0;
+}
+
+const heightOfCurves = (place, chart, curves) => 250 + 20 * countLegendRows(place, chart, curves);
+const heightOfRow = heat => heat.rows.length > 30 ? 11 : 18;
+const heightOfHeat = heat => 50 + Math.max(heat.rows.length * heightOfRow(heat), 90);
+const heightOfLane = rows => rows.length > 24 ? 15 : 26;
+const heightOfLanes = lanes => 96 + heightOfLane(lanes.rows) * lanes.rows.length;
+
 // Curves with findings on them. onFinding: called with the number of a finding that is clicked, onStep with where a curve
 // is. points: show each value. best of a curve: {step, value}, which gets a star.
 function drawCurves(place, chart, curves, findings, options) {
-  const traces = [], is_small = place.clientWidth < 500;
+  const traces = [], is_small = isNarrow(place);
   for (const band of chart.bands) {
     const edge = {type: "scatter", mode: "lines", x: band.x, line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
     traces.push({...edge, y: band.low, showlegend: false});
@@ -106,10 +120,9 @@ function drawCurves(place, chart, curves, findings, options) {
     text: escapeMarkup(labelMark(group, findings)), font: {size: 10, color: readColor(group.severity)}, bgcolor: readColor("back"), opacity: .9,
     hovertext: group.numbers.slice(0, 4).map(at => escapeMarkup(cutText(findings[at].title, 90))).join("<br>"),
   }));
-  const legendRows = curves.length + chart.bands.length > 1 ? Math.ceil((curves.length + chart.bands.length) / (is_small ? 2 : 4)) : 0;
   const wasDrawn = Boolean(place.data);
   Plotly.react(place, traces, chartLayout({
-    height: 250 + 20 * legendRows, shapes, annotations, showlegend: legendRows > 0,
+    height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
     legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
     margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10},
     yaxis: {type: options.logarithmic ? "log" : "linear", ...(options.logarithmic ? {} : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: chart.unit ? " " + chart.unit : ""},
@@ -127,10 +140,10 @@ function scaleColor(share) {
 }
 
 // A row a parameter, by step, in colours of the logarithm; what is not finite is red. Bars with colours of their own:
-// heat maps and colour bars of plotly have inline styles, which the policy of the page refuses. Returns what the colours mean.
+// heat maps and colour bars of plotly have inline styles, which the policy of the page refuses.
 function drawHeat(place, heat) {
-  const found = heat.values.flat().filter(value => value > 0).map(Math.log10), least = Math.min(...found), most = Math.max(...found);
-  const is_small = place.clientWidth < 500, height = heat.rows.length > 30 ? 11 : 18;
+  const {least, most} = measureHeat(heat);
+  const is_small = isNarrow(place), height = heightOfRow(heat);
   const cells = {x: [], y: [], base: [], text: [], color: []}, red = {x: [], y: [], base: [], text: []};
   function addCell(cells, row, column, told) {
     cells.x.push(column), cells.y.push(-1), cells.base.push(row + .5);
@@ -146,17 +159,27 @@ function drawHeat(place, heat) {
   const rows = heat.rows.map((_, at) => at), columns = heat.x.map((_, at) => at);
   const ticks = columns.filter(at => at % Math.ceil(columns.length / (is_small ? 4 : 8)) === 0);
   Plotly.react(place, traces, chartLayout({
-    barmode: "overlay", bargap: 0, hovermode: "closest", height: 50 + Math.max(rows.length * height, 90), margin: {l: 10, r: 10, t: 8, b: 34},
+    barmode: "overlay", bargap: 0, hovermode: "closest", height: heightOfHeat(heat), margin: {l: 10, r: 10, t: 8, b: 34},
     xaxis: {title: {text: "step", standoff: 4}, tickvals: ticks, ticktext: ticks.map(at => String(heat.x[at])), range: [-.5, columns.length - .5], showgrid: false, zeroline: false},
     yaxis: {tickvals: rows, ticktext: heat.rows.map(name => escapeMarkup(cutText(name, is_small ? 16 : 40))), range: [rows.length - .5, -.5], showgrid: false, zeroline: false, tickfont: {size: height > 15 ? 11 : 9}},
   }), CHART_CONFIG);
-  const range = found.length ? `Dark is ${formatNumber(10 ** least)}, bright is ${formatNumber(10 ** most)}, on a logarithmic scale` : "No value";
-  return range + (red.x.length ? "; red is not finite." : ".");
+}
+
+// The logarithms of the values of a heat map, and their range.
+function measureHeat(heat) {
+  const found = heat.values.flat().filter(value => value > 0).map(Math.log10);
+  return {count: found.length, least: Math.min(...found), most: Math.max(...found)};
+}
+
+function describeHeatColors(heat) {
+  const {count, least, most} = measureHeat(heat);
+  const range = count ? `Dark is ${formatNumber(10 ** least)}, bright is ${formatNumber(10 ** most)}, on a logarithmic scale` : "No value";
+  return range + (heat.not_finite.length ? "; red is not finite." : ".");
 }
 
 // One row a rank: its bars over time, its findings, its end.
 function drawLanes(place, lanes, findings, options) {
-  const rows = lanes.rows, height = rows.length > 24 ? 15 : 26, is_small = place.clientWidth < 500;
+  const rows = lanes.rows, height = heightOfLane(rows), is_small = isNarrow(place);
   const latest = Math.max(0, ...rows.map(row => Math.max(...row.ends.map(end => end.t), ...row.bars.map(bar => bar[2]))));
   const earliest = Math.min(latest, ...rows.map(row => row.bars.length ? row.bars[0][1] : latest));
   const [unit, unitName] = latest - earliest > 7200 ? [3600, "hours"] : latest - earliest > 300 ? [60, "minutes"] : [1, "seconds"];
@@ -193,7 +216,7 @@ function drawLanes(place, lanes, findings, options) {
   const each = Math.ceil(rows.length / 64), shown = rows.map((_, at) => at).filter(at => at % each === 0);
   const wasDrawn = Boolean(place.data);
   Plotly.react(place, traces, chartLayout({
-    barmode: "overlay", bargap: 0, height: 96 + height * rows.length, showlegend: true, hovermode: "closest",
+    barmode: "overlay", bargap: 0, height: heightOfLanes(lanes), showlegend: true, hovermode: "closest",
     legend: {orientation: "h", x: 0, y: 1, yanchor: "bottom", font: {size: 11}, traceorder: "normal"}, margin: {l: 10, r: 10, t: is_small ? 60 : 30, b: 40},
     xaxis: {title: {text: unitName + " since the start of the run", standoff: 4}, range: [from - .02 * span, until + (is_small ? .04 : .14) * span], zeroline: false, nticks: is_small ? 5 : 10},
     yaxis: {range: [rows.length - .4, -.6], tickvals: shown, ticktext: shown.map(at => escapeMarkup(cutText(rows[at].name, is_small ? 14 : 40))), showgrid: false, zeroline: false, tickfont: {size: height > 20 ? 12 : 10}, fixedrange: true},

@@ -1,6 +1,7 @@
 // The report of a run: its story, its lanes and curves by charts.js, its tables. For the file and the viewer.
-// data: what describe_run of tdbg/rules/report_page gives. Returns {redraw, showFinding}.
-function buildReport(root, data) {
+// data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
+// for the charts. options.addLinks: called with a finding and the place of its links. Returns {redraw, showFinding}.
+function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
   headline.id = "headline";
   fillList("facts", data.facts);
@@ -30,7 +31,8 @@ function buildReport(root, data) {
 
   function showFinding(number) {
     if (!story || !story.children[number]) return;
-    const card = story.children[number];
+    const card = story.children[number], evidence = card.querySelector("details");
+    if (evidence) evidence.open = true;
     for (const one of story.children) one.classList.toggle("shown", one === card);
     card.scrollIntoView({behavior: "smooth", block: "center"});
   }
@@ -47,6 +49,7 @@ function buildReport(root, data) {
       if (text) appendElement("dt", name, told), appendElement("dd", text, told);
     }
     if (!told.children.length) told.remove();
+    if (options.addLinks) options.addLinks(finding, appendElement("p", undefined, card, "jumps"));
     if (finding.evidence.length || finding.grade || finding.traceback.length) fillEvidence(finding, card);
   }
 
@@ -97,13 +100,17 @@ function buildReport(root, data) {
   function fillHeat(heat, heats) {
     const box = appendElement("div", undefined, heats);
     appendElement("h3", heat.title, box);
-    heat.line = appendElement("p", heat.note, box, "note");
+    appendElement("p", `${heat.note} ${describeHeatColors(heat)}`, box, "note");
     heat.place = appendElement("div", undefined, box, "chart");
   }
 
+  function listCurves(chart) {
+    return chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
+  }
+
   function drawChart(chart) {
-    const curves = chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
-    drawCurves(chart.place, chart, curves, data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding});
+    if (!window.Plotly) return;
+    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding});
   }
 
   function fillTable(found) {
@@ -111,19 +118,30 @@ function buildReport(root, data) {
     section.id = "table-" + found.id;
     appendElement(section.parentElement === tables ? "h2" : "h3", found.title, section);
     if (found.note) appendElement("p", found.note, section, "note");
-    fillRows(appendElement("div", undefined, section, "scroll"), found.columns, found.rows);
+    fillRows(appendElement("div", undefined, section, found.rows.length > 40 ? "scroll" : "scroll whole"), found.columns, found.rows);
+  }
+
+  function reserveRoom() {
+    if (lanes) lanes.style.minHeight = heightOfLanes(data.lanes) + "px";
+    for (const chart of data.charts) chart.place.style.minHeight = heightOfCurves(chart.place, chart, listCurves(chart)) + "px";
+    for (const heat of data.heats) heat.place.style.minHeight = heightOfHeat(heat) + "px";
   }
 
   function redraw() {
+    if (!window.Plotly || !tables.isConnected) return;
     if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
     data.charts.forEach(drawChart);
-    data.heats.forEach(heat => { heat.line.textContent = heat.note + " " + drawHeat(heat.place, heat); });
+    data.heats.forEach(heat => drawHeat(heat.place, heat));
   }
 
+  reserveRoom();
   redraw();
+  if (options.plotly) options.plotly.then(redraw, () => {});
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   return {redraw, showFinding};
 }
+
+const LONG_WORD = /\S{32}/;  // only words of this length are broken
 
 // A table whose columns of numbers are aligned to the right.
 function fillRows(place, columns, rows) {
@@ -133,6 +151,6 @@ function fillRows(place, columns, rows) {
   columns.forEach((name, at) => appendElement("th", name, line, numeric[at] ? "number" : ""));
   for (const row of rows) {
     const cells = appendElement("tr", undefined, body);
-    row.forEach((value, at) => appendElement("td", formatNumber(value), cells, numeric[at] ? "number" : ""));
+    row.forEach((value, at) => appendElement("td", formatNumber(value), cells, numeric[at] ? "number" : LONG_WORD.test(value) ? "long" : ""));
   }
 }

@@ -34,6 +34,8 @@ class FindingData(TypedDict):
     severity: str
     title: str
     step: int | None
+    rank: int | None
+    module: str
     follows: bool
     where: list[str]
     evidence: list[str]
@@ -98,6 +100,8 @@ def describe_finding(finding: Finding, *, follows: bool = False) -> FindingData:
         "severity": finding.severity,
         "title": _clean_text(finding.title, TITLE_LETTERS),
         "step": finding.first_step,
+        "rank": finding.rank,
+        "module": _clean_text(finding.module, 200),
         "follows": follows,
         "where": [_clean_text(part, 200) for part in _iter_places(finding)],
         "evidence": [_clean_text(line) for line in evidence[:MAX_EVIDENCE]],

@@ -45,7 +45,7 @@ def _as_cell(value: object) -> object:
 def list_tables(verdict: Verdict, info: Mapping[str, object], notes: Sequence[Mapping[str, object]]) -> list[Table]:
     """Every table that has a row, in the order of the page."""
     found = [
-        make_table("ranks", "How each rank ended", RANK_COLUMNS, _list_rank_rows(verdict)),
+        make_table("ranks", _title_ranks(verdict), RANK_COLUMNS, _list_rank_rows(verdict)),
         make_table(
             "triggers", "Conditions that came true", ("step", "rank", "condition", "done"), _list_trigger_rows(verdict)
         ),
@@ -70,6 +70,11 @@ def list_tables(verdict: Verdict, info: Mapping[str, object], notes: Sequence[Ma
         make_table("files", "Files", ("file",), _list_line_rows(verdict.files)),
     ]
     return [table for table in found if table["rows"]]
+
+
+def _title_ranks(verdict: Verdict) -> str:
+    is_over = all(row["ended"] != "running" for row in verdict.ranks)
+    return "How each rank ended" if is_over else "Each rank so far"
 
 
 RANK_COLUMNS = ("rank", "host", "pid", "steps", "of", "evaluation calls", "skipped", "last loss", "ended", "code")

@@ -7,7 +7,7 @@ import msgspec
 from tdbg.core.config import read_flags
 from tdbg.core.control import Request
 from tdbg.core.errors import TdbgError
-from tdbg.core.flags import FLAGS
+from tdbg.core.flags import FLAGS, LEVELS, Flag
 from tdbg.core.tables import to_json_value
 from tdbg.launch.ask import send_request
 from tdbg.launch.live import read_snapshot
@@ -20,12 +20,16 @@ MAX_STEPS = 10**15
 
 
 class FlagState(msgspec.Struct, kw_only=True):
-    """A debug flag of a run. probe: what it wakes, empty if a program alone sees it. observations: so far."""
+    """A debug flag of a run. probe: what it wakes, empty if a program alone sees it. observations: so far.
+
+    by_level: the flag is off, and the level of the run wakes its probe.
+    """
 
     name: str
     summary: str
     probe: str
     is_on: bool
+    by_level: bool
     observations: int
 
 
@@ -53,21 +57,27 @@ def show_flags(served: Served, run: str) -> FlagStates:
     rank = snapshot.ranks[0] if snapshot.ranks else None
     settings = snapshot.settings
     on = set(rank.flags if rank else (name for name, value in settings.flags.items() if value is not False))
+    level = rank.level if rank else settings.level
     looks = served.drawings.get_drawing(found).report["looks"]
     return FlagStates(
         state="ended" if snapshot.ended else "running",
-        level=rank.level if rank else settings.level,
+        level=level,
         flags=[
             FlagState(
                 name=flag.name,
                 summary=flag.summary,
                 probe=flag.probe or "",
                 is_on=flag.name in on,
+                by_level=flag.name not in on and (flag.name in looks or _is_woken_by_level(flag, level)),
                 observations=looks.get(flag.name, {}).get("count", 0),
             )
             for flag in FLAGS
         ],
     )
+
+
+def _is_woken_by_level(flag: Flag, level: str) -> bool:
+    return bool(flag.level) and level in LEVELS[LEVELS.index(flag.level) :]
 
 
 @route("POST", f"{API}/runs/{{run}}/flags", changes=True)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.rundir import RunDir
 from tdbg.core.tables import to_json_value
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Listing
@@ -15,10 +16,13 @@ from tdbg.pages.render.tensor_pair import describe_tensor_pair
 from tdbg.pages.render.tensor_picture import describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
 from tdbg.pages.selection.locations import Selected, select_datapoints
+from tdbg.pages.stats.nonfinite_places import find_nonfinite_places
+from tdbg.viewer.answers.batches import iter_batches
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served, UnknownRunError
 
 PICTURE_BYTES = 1 << 20
+SHOWN_PLACES = 20  # of elements that are not finite
 NO_PAGES: dict[str, Any] = {
     "path": "",
     "datapoints": 0,
@@ -45,25 +49,33 @@ class PagesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TensorQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which tensor of which datapoint. nth: of several with the key, from 0. slice: such as 0,:,3:5."""
+    """Which tensor of which datapoint. nth: of several with the key, from 0. slice: such as 0,:,3:5.
 
-    key: str
+    batch: the file of a saved batch, instead of a key.
+    """
+
+    key: str = ""
     path: str = ""
     nth: int = 0
     slice: str = ""
+    batch: str = ""
 
 
 class PictureQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which tensor is drawn."""
+    """Which tensor is drawn. batch: the file of a saved batch, instead of a key."""
+
+    path: str
+    key: str = ""
+    nth: int = 0
+    batch: str = ""
+
+
+class DifferenceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which tensor of which two datapoints: that of another epoch or step."""
 
     key: str
     path: str
     nth: int = 0
-
-
-class DifferenceQuery(PictureQuery, kw_only=True, forbid_unknown_fields=True):
-    """Which tensor of which two datapoints: that of another epoch or step."""
-
     other_key: str
     other_nth: int = 0
 
@@ -88,22 +100,25 @@ def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
 @route("GET", f"{API}/runs/{{run}}/pages/datapoint")
 def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, Any]:
     """One datapoint with its tensors; of one that is named the figures, a histogram, and few values."""
-    with _open_pages(served, run) as pages:
-        datapoint = _find_datapoint(pages, query.key, query.nth)
+    with _open_pages(served, run, query.batch) as pages:
+        datapoint = _find_datapoint(pages, query.key, query.nth, query.batch)
         if not query.path:
             return describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
-        return describe_tensor(_find_tensor(datapoint, query.path), query.slice)
+        plain: dict[str, Any] = to_json_value(describe_tensor(_find_tensor(datapoint, query.path), query.slice))
+        return plain
 
 
 @route("GET", f"{API}/runs/{{run}}/pages/picture")
 def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]:
-    """One tensor as the pages draw it: figures, histogram, and a preview that is reduced where it is large."""
-    with _open_pages(served, run) as pages:
-        tensor = _find_tensor(_find_datapoint(pages, query.key, query.nth), query.path)
-        picture: dict[str, Any] = to_json_value(
-            describe_tensor_picture(tensor, min(wanted_bytes(tensor), PICTURE_BYTES))
-        )
-        return picture
+    """One tensor as the pages draw it: figures, histogram, a preview that is reduced where it is large, what is not finite."""
+    with _open_pages(served, run, query.batch) as pages:
+        tensor = _find_tensor(_find_datapoint(pages, query.key, query.nth, query.batch), query.path)
+        picture = describe_tensor_picture(tensor, min(wanted_bytes(tensor), PICTURE_BYTES))
+        figures = picture.get("figures", {})
+        if figures.get("nan") or figures.get("inf"):
+            picture["not_finite_at"] = find_nonfinite_places(tensor, SHOWN_PLACES)
+        plain: dict[str, Any] = to_json_value(picture)
+        return plain
 
 
 @route("GET", f"{API}/runs/{{run}}/pages/difference")
@@ -115,8 +130,8 @@ def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[st
         return describe_tensor_pair(first, second, min(wanted_bytes(first), PICTURE_BYTES))
 
 
-def _find_datapoint(pages: PageSet, key: str, nth: int) -> Datapoint:
-    found = pages.find(key)
+def _find_datapoint(pages: PageSet, key: str, nth: int, batch: str = "") -> Datapoint:
+    found = list(pages) if batch else pages.find(key)
     if not 0 <= nth < len(found):
         raise NothingCapturedError("no such datapoint has this key", "GET .../pages?datapoints=true lists them")
     return found[nth]
@@ -133,9 +148,15 @@ def _has_pages(run: Path) -> bool:
     return any(run.glob("rank*/pages")) or any(run.glob("rank*/*/pages"))
 
 
-def _open_pages(served: Served, run: str) -> PageSet:
-    place = served.runs.locate_pages(run)
+def _open_pages(served: Served, run: str, batch: str = "") -> PageSet:
+    place = _locate_batch(served.runs.open_run(run), batch) if batch else served.runs.locate_pages(run)
     try:
         return PageSet.open(place)
     except TdbgError as error:
         raise NothingCapturedError(str(error), error.hint) from None
+
+
+def _locate_batch(run: RunDir, file: str) -> str:
+    if not any(one.file == file for one in iter_batches(run)):
+        raise NothingCapturedError("there is no saved batch of this name", "GET .../batches lists them")
+    return str(run.path / file)

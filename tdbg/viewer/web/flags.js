@@ -23,22 +23,25 @@ export async function showFlags({root, base, ask, send, canControl}) {
     button.setAttribute("aria-pressed", String(level === found.level));
     button.addEventListener("click", () => change({level}));
   }
-  const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "wide");
+  const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "flags stacked");
   const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
   for (const name of ["flag", "on", "observations", "description"]) appendElement("th", name, head, name === "observations" ? "number" : "");
+  const byLevel = "by level " + found.level;
   for (const flag of found.flags) {
     const row = appendElement("tr", undefined, body);
-    appendElement("td", flag.name, row);
+    appendElement("td", flag.name, row, "title");
     const cell = appendElement("td", undefined, row);
+    cell.dataset.name = "on";
     if (mayChange) {
       const box = appendElement("input", undefined, cell);
       box.type = "checkbox", box.checked = flag.is_on;
       box.setAttribute("aria-label", flag.name);
       box.addEventListener("change", () => change({flags: {[flag.name]: box.checked}}));
+      if (flag.by_level) cell.append(" " + byLevel);
     } else {
-      cell.textContent = flag.is_on ? "on" : "";
+      cell.textContent = flag.is_on ? "on" : flag.by_level ? byLevel : "-";
     }
-    appendElement("td", formatNumber(flag.observations), row, "number");
+    appendElement("td", formatNumber(flag.observations), row, "number").dataset.name = "observations";
     appendElement("td", flag.summary, row);
   }
 }

@@ -1,5 +1,5 @@
 // Log records: filters in the address, records whole, more of them on request; a step leads to the curves.
-const FIELDS = [["flag", "flag"], ["ranks", "ranks"], ["level", "level"], ["steps", "steps"], ["text", "text (a regular expression)"]];
+const FIELDS = [["flag", "flag", "LOSS"], ["ranks", "ranks", "0,3-5"], ["level", "level", ""], ["steps", "steps", "7,100:200"], ["text", "text (a regular expression)", ""]];
 const KINDS = ["debug", "info", "both"], LEVELS = ["", "DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL"];
 
 export async function showLogs({root, base, ask, addressOf, run, open}) {
@@ -10,12 +10,13 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
     const select = appendElement("select", undefined, appendElement("label", name + " ", form));
     for (const option of options) appendElement("option", option || "any", select).value = option;
     select.value = place.get(name) || options[0], inputs[name] = select, select.id = "logs-" + name;
+    select.addEventListener("change", () => form.requestSubmit());
   }
   addSelect("kind", KINDS);
-  for (const [name, told] of FIELDS) {
+  for (const [name, told, example] of FIELDS) {
     if (name === "level") { addSelect("level", LEVELS); continue; }
     const input = appendElement("input", undefined, appendElement("label", told + " ", form));
-    input.value = place.get(name) || "", input.id = "logs-" + name, inputs[name] = input;
+    input.value = place.get(name) || "", input.id = "logs-" + name, input.placeholder = example, inputs[name] = input;
   }
   const label = appendElement("label", undefined, form), collapse = appendElement("input", undefined, label);
   collapse.type = "checkbox", collapse.id = "logs-collapse", collapse.checked = place.get("collapse") === "true";
@@ -23,6 +24,7 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
   appendElement("button", "Filter", form).type = "submit";
   form.addEventListener("submit", event => {
     event.preventDefault();
+    inputs.steps.value = inputs.steps.value.replace(/(\d)\s*-\s*(\d)/g, "$1:$2");  // as ranks are written
     const words = buildWords();
     open(addressOf(run, "logs") + (String(words) ? "?" + words : ""));
   });

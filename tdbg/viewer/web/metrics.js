@@ -1,6 +1,6 @@
 // Series over steps: a chart for each key, smoothed on request, the best value marked; a step leads to the log.
 import {loadPlotly} from "./overview.js";
-import {addCurveTools, addStepTools, describeCurve, drawCharts, escapeGlob} from "./series.js";
+import {addCurveTools, addStepTools, describeCurve, drawCharts, escapeGlob, formatUnit} from "./series.js";
 
 export async function showMetrics({root, base, run, ask, addressOf, showState}) {
   const [listed] = await Promise.all([ask(base + "/metrics"), loadPlotly()]);
@@ -15,7 +15,7 @@ export async function showMetrics({root, base, run, ask, addressOf, showState}) 
   charts.id = "charts";
   const value = point => point ? point.value : null, step = point => point ? point.step : null;
   fillRows(appendElement("div", undefined, table, "scroll"), ["key", "rank", "unit", "latest", "at step", "best", "at step", "min", "max", "values", "not finite"],
-    listed.series.map(one => [one.key, one.rank, one.unit, value(one.latest), step(one.latest), value(one.best), step(one.best), value(one.least), value(one.most), one.count, one.not_finite]));
+    listed.series.map(one => [one.key, one.rank, formatUnit(one.unit), value(one.latest), step(one.latest), value(one.best), step(one.best), value(one.least), value(one.most), one.count, one.not_finite]));
 
   let asked = 0, wanted = [], answers = [];
   async function draw() {

@@ -1,9 +1,11 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
+import {addressOfBatch, numberDatapoints} from "./tensors.js";
+
 let plotly = null;
 const POLL_MS = 2000;
 const EVERY_MS = 15000;  // between drawings of a run that goes on
 
-// Plotly is large: text stands on the page before it is there.
+// Plotly is large: whoever can shows text before it is there.
 export function loadPlotly() {
   plotly = plotly || new Promise((done, failed) => {
     const script = document.createElement("script");
@@ -14,19 +16,32 @@ export function loadPlotly() {
   return plotly;
 }
 
-export async function showOverview({root, base, ask, listen}) {
-  const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status"), loadPlotly()]);
-  draw(data);
+// Resolves once the browser has shown what stands on the page; in a hidden window, which shows nothing, soon.
+const showFirst = () => new Promise(done => { requestAnimationFrame(() => setTimeout(done)); setTimeout(done, 100); });
+
+export async function showOverview({root, base, run, ask, listen, link, addressOf}) {
+  const [data, status, {batches}] = await Promise.all([ask(base + "/overview"), ask(base + "/status"), ask(base + "/batches")]);
+  const asked = new URLSearchParams(location.search).get("finding");
+  let isLive = status.state === "running";
+  const plotly = showFirst().then(loadPlotly), captured = listCaptured(data.findings);
+  const first = draw(data);
+  if (asked !== null) first.showFinding(Number(asked));
   if (!data.is_final) waitForWhole();
-  if (status.state !== "running") return;
-  let known = JSON.stringify(status.last_finding), drawnAt = Date.now();
-  async function update(now) {  // at once at a new finding, else now and then
-    const isNew = JSON.stringify(now.last_finding) !== known;
-    if (!isNew && now.state === "running" && Date.now() - drawnAt < EVERY_MS) return;
-    known = JSON.stringify(now.last_finding), drawnAt = Date.now();
-    draw(await ask(base + "/overview"));
+  if (isLive) follow();
+  await plotly.catch(() => {});
+
+  function follow() {
+    let known = JSON.stringify(status.last_finding), drawnAt = Date.now();
+    async function update(now) {  // at once at a new finding, else now and then
+      const isNew = JSON.stringify(now.last_finding) !== known;
+      if (!isNew && now.state === "running" && Date.now() - drawnAt < EVERY_MS) return;
+      known = JSON.stringify(now.last_finding), drawnAt = Date.now();
+      const found = await ask(base + "/overview");
+      isLive = now.state === "running";
+      draw(found);
+    }
+    listen(base + "/events", {status: now => update(now).catch(() => {})});
   }
-  listen(base + "/events", {status: now => update(now).catch(() => {})});
 
   async function waitForWhole() {  // a large run is judged beside the server
     try {
@@ -43,7 +58,43 @@ export async function showOverview({root, base, ask, listen}) {
   function draw(found) {
     const top = scrollY;
     root.replaceChildren();
-    buildReport(root, found);
+    const report = appendElement("div", undefined, root);
+    const built = buildReport(report, found, {plotly, addLinks});
+    if (isLive) report.querySelector("#facts").after(describeDrawing());
+    plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     scrollTo(0, top);
+    return built;
+  }
+
+  function describeDrawing() {
+    const line = `The run goes on. Drawn at ${new Date().toLocaleTimeString("en-GB")}; drawn again at a new finding, else every ${EVERY_MS / 1000} s.`;
+    return appendElement("p", line, undefined, "note");
+  }
+
+  // The step of a finding in the log and in the curves; the batch that was saved then; tensors captured then.
+  function addLinks(finding, place) {
+    const add = (text, to) => place.append(link(to, text));
+    if (finding.step !== null) {
+      add(`Logs of step ${finding.step}`, `${addressOf(run, "logs")}?kind=both&steps=${finding.step}`);
+      add(`Metrics at step ${finding.step}`, `${addressOf(run, "metrics")}?step=${finding.step}`);
+    }
+    const texts = [...finding.evidence, finding.try_next].join(" ");
+    const batch = batches.find(one => texts.includes(one.file)) || batches.find(one => one.step === finding.step && one.rank === finding.rank);
+    if (batch) add("Saved batch", addressOfBatch(addressOf(run, "tensors"), batch));
+    captured.then(list => {
+      const one = finding.module && list.find(one => one.step === finding.step && one.rank === finding.rank);
+      if (one) add("Captured tensors", `${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`);
+    });
+    appendElement("code", "tdbg explain " + finding.code, place, "note");
+  }
+
+  async function listCaptured(findings) {
+    if (!findings.some(one => one.module && one.step !== null)) return [];
+    try {
+      await plotly;  // text and charts come first
+      return numberDatapoints((await ask(base + "/pages", {datapoints: true})).list);
+    } catch {
+      return [];  // the pages say what is wrong
+    }
   }
 }

@@ -3,8 +3,8 @@ import {loadPlotly} from "./overview.js";
 
 const COLUMNS = ["rank", "state", "step", "of", "steps/s", "loss", "level", "flags", "cost %", "host"];
 
-export async function showRanks({root, base, ask, listen}) {
-  const [status, data] = await Promise.all([ask(base + "/status"), ask(base + "/overview"), loadPlotly()]);
+export async function showRanks({root, base, run, ask, listen, addressOf, open}) {
+  const [status, data] = await Promise.all([ask(base + "/status"), ask(base + "/overview")]);
   root.replaceChildren();
   appendElement("h2", "Now", root);
   const told = appendElement("p", undefined, root, "note"), table = appendElement("div", undefined, root, "scroll whole");
@@ -17,11 +17,11 @@ export async function showRanks({root, base, ask, listen}) {
   }
   fill(status);
   appendElement("h2", "Over time", root);
-  if (data.lanes.rows.length) {
-    appendElement("p", data.lanes.note, root, "note");
-    drawLanes(appendElement("div", undefined, root, "chart"), data.lanes, data.findings, {});
-  } else {
-    appendElement("p", "No step is on record yet.", root, "note");
-  }
   if (status.state === "running") listen(base + "/events", {status: fill});
+  if (!data.lanes.rows.length) return void appendElement("p", "No step is on record yet.", root, "note");
+  appendElement("p", data.lanes.note, root, "note");
+  const place = appendElement("div", undefined, root, "chart");
+  place.style.minHeight = heightOfLanes(data.lanes) + "px";
+  await loadPlotly();
+  if (place.isConnected) drawLanes(place, data.lanes, data.findings, {onFinding: number => open(`${addressOf(run, "overview")}?finding=${number}`)});
 }

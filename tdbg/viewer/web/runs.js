@@ -1,5 +1,5 @@
-// The list of runs: state, verdict, length, last loss; a filter over all of it; two of them can be compared.
-const COLUMNS = ["run", "state", "verdict", "duration", "steps", "last loss", "command"];
+// The list of runs: state, worst severity, verdict, length, last loss; a filter over all of it; two of them can be compared.
+const COLUMNS = ["run", "state", "worst", "verdict", "duration", "steps", "last loss", "command"];
 
 export async function showRuns({root, ask, showState, link, addressOf, open}) {
   const found = await ask("/runs", {limit: 1000});
@@ -7,26 +7,28 @@ export async function showRuns({root, ask, showState, link, addressOf, open}) {
   root.replaceChildren();
   const tools = appendElement("p", undefined, root, "tools"), label = appendElement("label", "filter ", tools);
   const filter = appendElement("input", undefined, label);
-  filter.type = "search", filter.id = "filter";
+  filter.type = "search", filter.id = "filter", filter.placeholder = "name, code, state ...";
   const count = appendElement("span", undefined, tools, "note");
   const compare = appendElement("button", "Compare two", tools), ticked = new Set();
   compare.type = "button", compare.id = "compare", compare.disabled = true;
   compare.addEventListener("click", () => open(addressOfComparison(...ticked)));
-  const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "runs wide");
+  const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "runs stacked");
   const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
   appendElement("th", undefined, head).setAttribute("aria-label", "compare");
   for (const name of COLUMNS) appendElement("th", name, head, name === "steps" || name === "last loss" || name === "duration" ? "number" : "");
   const rows = found.runs.map(run => {
     const row = appendElement("tr", undefined, body);
     addTick(run.name, appendElement("td", undefined, row));
-    appendElement("td", undefined, row).append(link(addressOf(run.name, "overview"), run.name));
-    appendElement("td", run.state, row);
-    appendElement("td", run.title ? cutText(run.title, 120) + (run.codes.length > 1 ? ` (+${run.codes.length - 1})` : "") : run.severity ? run.verdict : run.state === "running" ? "still running" : "none saved: `tdbg report` computes it", row, run.severity || "");
-    appendElement("td", formatDuration(run.duration_s), row, "number");
-    appendElement("td", formatNumber(run.steps), row, "number");
-    appendElement("td", formatNumber(run.loss), row, "number");
+    appendElement("td", undefined, row, "title").append(link(addressOf(run.name, "overview"), run.name));
+    appendElement("td", run.state, row).dataset.name = "state";
+    const worst = appendElement("td", undefined, row);
+    appendElement("span", run.codes.length ? run.severity : "-", worst, "severity " + (run.severity || "")), worst.dataset.name = "worst";
+    fillVerdict(run, appendElement("td", undefined, row));
+    for (const [name, text] of [["duration", formatDuration(run.duration_s)], ["steps", formatNumber(run.steps)], ["last loss", formatNumber(run.loss)]]) {
+      appendElement("td", text, row, "number").dataset.name = name;
+    }
     appendElement("td", cutText(run.command.join(" "), 160), row, "mono");
-    return [row, row.textContent.toLowerCase()];
+    return [row, `${row.textContent} ${run.codes.join(" ")}`.toLowerCase()];
   });
   function addTick(name, cell) {
     const box = appendElement("input", undefined, cell);
@@ -46,6 +48,12 @@ export async function showRuns({root, ask, showState, link, addressOf, open}) {
   }
   filter.addEventListener("input", applyFilter);
   applyFilter();
+}
+
+// The finding that the verdict leads with.
+function fillVerdict(run, cell) {
+  cell.textContent = run.title ? run.title : run.severity ? run.verdict : run.state === "running" ? "still running" : "none saved: `tdbg report` computes it";
+  if (run.codes.length > 1) appendElement("span", ` and ${run.codes.length - 1} more`, cell, "note").title = run.codes.join(", ");
 }
 
 export const addressOfComparison = (first, second) => `/runs#/compare/${encodeURIComponent(first)}/${encodeURIComponent(second)}`;

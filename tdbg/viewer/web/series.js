@@ -60,6 +60,10 @@ export function addStepTools(tools, place, describe, change) {
   return {choose, get marks() { return input.value ? [{step: Number(input.value), severity: "info", code: "step " + input.value, title: "the chosen step"}] : []; }};
 }
 
+const UNITS = {pct: "%", frac: "", sec: "s", mb: "MB", gb: "GB", per_sec: "/s"};
+
+export const formatUnit = unit => Object.hasOwn(UNITS, unit) ? UNITS[unit] : unit || "";
+
 // Curves as drawCurves takes them. best: {step, value} or null.
 export function describeCurve(name, curve, best) {
   const isDrawn = best && typeof best.value === "number";
@@ -70,13 +74,15 @@ export function describeCurve(name, curve, best) {
 // A chart for each key: [{key, unit, curves, note}]. steps: what addStepTools gave, or null.
 export function drawCharts(charts, drawn, tools, steps) {
   charts.replaceChildren();
+  if (!drawn.length) appendElement("p", "No key contains this text.", charts, "state");
   const marks = steps ? steps.marks : [];
   for (const one of drawn) {
     const box = appendElement("div", undefined, charts);
-    appendElement("h3", one.key + (one.unit ? ` (${one.unit})` : ""), box);
+    const unit = formatUnit(one.unit);
+    appendElement("h3", one.key + (unit ? ` (${unit})` : ""), box);
     if (one.note) appendElement("p", one.note, box, "note");
     if (!one.curves.length) continue;
-    drawCurves(appendElement("div", undefined, box, "chart"), {x: "step", unit: one.unit || "", bands: [], marked: marks.length > 0}, one.curves, marks,
+    drawCurves(appendElement("div", undefined, box, "chart"), {x: "step", unit, bands: [], marked: marks.length > 0}, one.curves, marks,
       {logarithmic: false, points: tools.points, onStep: steps ? steps.choose : undefined});
   }
 }

@@ -1,12 +1,17 @@
-// Captured tensors: layers, datapoints, and one datapoint with pictures of its tensors, or two of them and the difference.
+// Captured tensors and saved batches: layers, datapoints, and one datapoint with pictures of its tensors, or two of them and the difference.
 const MAX_ROWS = 500;
+const NOTHING_CAPTURED = "No tensors were captured in this run: use `tdbg run --capture LAYER`.";
 
 export async function showTensors({root, base, ask, addressOf, run, link, showState}) {
-  const place = new URLSearchParams(location.search), found = await ask(base + "/pages", {datapoints: true});
-  if (!found.datapoints) return showState(root, "No tensors were captured in this run: use `tdbg run --capture LAYER`.");
+  const place = new URLSearchParams(location.search);
+  const [found, {batches}] = await Promise.all([ask(base + "/pages", {datapoints: true}), ask(base + "/batches")]);
+  if (place.get("batch") !== null) return showBatch({root, base, ask, addressOf, run, link, batches, file: place.get("batch")});
+  if (!found.datapoints && !batches.length) return showState(root, NOTHING_CAPTURED);
   const list = numberDatapoints(found.list);
   if (place.get("key") !== null) return showDatapoint({root, base, ask, addressOf, run, link, place, list});
   root.replaceChildren();
+  if (batches.length) listBatches({root, addressOf, run, link, batches});
+  if (!found.datapoints) return appendElement("p", NOTHING_CAPTURED, root, "note");
   appendElement("p", `${found.datapoints} datapoints, ${found.tensors} tensors, ${formatBytes(found.bytes)}`, root, "note");
   for (const problem of found.problems) appendElement("p", problem.text, root, "state bad");
   appendElement("h2", "Layers", root);
@@ -24,8 +29,40 @@ export async function showTensors({root, base, ask, addressOf, run, link, showSt
   if (list.length > MAX_ROWS) appendElement("p", `${list.length - MAX_ROWS} more datapoints are left out.`, root, "note");
 }
 
+export const addressOfBatch = (tensors, batch) => `${tensors}?batch=${encodeURIComponent(batch.file)}`;
+
+function listBatches({root, addressOf, run, link, batches}) {
+  appendElement("h2", "Batches saved at findings", root);
+  const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll"));
+  const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
+  for (const name of ["batch", "rank", "bytes", "file"]) appendElement("th", name, head, name === "rank" || name === "bytes" ? "number" : "");
+  table.id = "batches";
+  for (const batch of batches) {
+    const row = appendElement("tr", undefined, body);
+    appendElement("td", undefined, row).append(link(addressOfBatch(addressOf(run, "tensors"), batch), "step " + batch.step));
+    for (const name of ["rank", "bytes"]) appendElement("td", formatNumber(batch[name]), row, "number");
+    appendElement("td", batch.file, row);
+  }
+}
+
+// One saved batch: each of its tensors with what is not finite in it.
+async function showBatch({root, base, ask, addressOf, run, link, batches, file}) {
+  const batch = batches.find(one => one.file === file);
+  root.replaceChildren();
+  appendElement("p", undefined, root).append(link(addressOf(run, "tensors"), "All tensors of this run"));
+  if (!batch) return appendElement("p", "There is no such saved batch.", root, "state bad");
+  appendElement("h2", `Batch saved at step ${batch.step}` + (batch.rank === null ? "" : `, rank ${batch.rank}`), root);
+  appendElement("p", `${run}/${file}, ${formatBytes(batch.bytes)}; \`tdbg inspect-pages\` reads it too`, root, "note");
+  for (const one of batch.left_out) appendElement("p", "not saved: " + one, root, "note");
+  const details = await ask(base + "/pages/datapoint", {batch: file}), grid = appendElement("div", undefined, root, "tensors");
+  await Promise.all(details.tensors.map(tensor => {
+    const card = appendElement("section", undefined, grid, "tensor");
+    return fillTensor(card, base, ask, {batch: file}, details, tensor.path);
+  }));
+}
+
 // Each with its number among those of the same key, as the server counts them.
-function numberDatapoints(list) {
+export function numberDatapoints(list) {
   const seen = new Map();
   return list.map(one => {
     const nth = seen.get(String(one.key)) || 0;
@@ -113,14 +150,21 @@ function fillScalars(body, one) {
   if (scalars.length) fillRows(appendElement("div", undefined, body, "scroll"), ["figure", "value"], scalars.map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : value]));
 }
 
-async function fillTensor(card, base, ask, {key, nth}, details, path) {
+async function fillTensor(card, base, ask, {key, nth, batch}, details, path) {
   try {
-    const tensor = await ask(base + "/pages/picture", {key, nth, path});
+    const tensor = await ask(base + "/pages/picture", {key, nth, batch, path});
     card.replaceChildren();
     showTensor(card, details, tensor);
+    const places = tensor.not_finite_at;
+    if (places) card.querySelector(".figures").after(appendElement("p", describePlaces(places, tensor.figures.nan + tensor.figures.inf), undefined, "bad"));
   } catch (error) {
     if (error.name !== "AbortError") appendElement("p", error.message, card, "state bad");
   }
+}
+
+function describePlaces(places, count) {
+  const shown = places.map(place => `[${place.join(", ")}]`).join(" ");
+  return `Not finite: ${formatNumber(count)}, at ${shown}` + (count > places.length ? ` and ${formatNumber(count - places.length)} more` : "");
 }
 
 // Both in one scale of colours, and the difference in one whose white is 0.
