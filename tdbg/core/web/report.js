@@ -11,6 +11,8 @@ function buildReport(root, data) {
 
   const lanesSection = data.lanes.rows.length ? addSection("lanes-section", "Ranks over time") : null, lanes = lanesSection ? addLanes() : null;
   const logarithmic = data.charts.length || data.heats.length ? addCharts() : null;
+  const curvesByStep = data.charts.filter(chart => chart.x === "step").flatMap(chart => [...chart.curves, ...chart.bands, ...chart.choices.flatMap(choice => choice.curves)]);
+  const stepRange = findStepRange(curvesByStep);
   const tables = appendElement("div", undefined, root);
   tables.id = "tables";
   data.tables.forEach(fillTable);
@@ -103,7 +105,7 @@ function buildReport(root, data) {
 
   function drawChart(chart) {
     const curves = chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
-    drawCurves(chart.place, chart, curves, data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding});
+    drawCurves(chart.place, chart, curves, data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding, range: chart.x === "step" ? stepRange : undefined});
   }
 
   function fillTable(found) {

@@ -63,21 +63,20 @@ export function addStepTools(tools, place, describe, change) {
 // Curves as drawCurves takes them. best: {step, value} or null.
 export function describeCurve(name, curve, best) {
   const isDrawn = best && typeof best.value === "number";
-  return {name, x: curve.steps, y: curve.values, count: curve.count, best: isDrawn ? best : null,
-    non_finite: curve.not_finite_steps.map(step => [step, step, 1, "not finite"])};
+  return {...breakCurve(name, curve), count: curve.count, best: isDrawn ? best : null};
 }
 
 // A chart for each key: [{key, unit, curves, note}]. steps: what addStepTools gave, or null.
 export function drawCharts(charts, drawn, tools, steps) {
   charts.replaceChildren();
-  const marks = steps ? steps.marks : [];
+  const marks = steps ? steps.marks : [], range = findStepRange(drawn.flatMap(one => one.curves));
   for (const one of drawn) {
     const box = appendElement("div", undefined, charts);
     appendElement("h3", one.key + (one.unit ? ` (${one.unit})` : ""), box);
     if (one.note) appendElement("p", one.note, box, "note");
     if (!one.curves.length) continue;
     drawCurves(appendElement("div", undefined, box, "chart"), {x: "step", unit: one.unit || "", bands: [], marked: marks.length > 0}, one.curves, marks,
-      {logarithmic: false, points: tools.points, onStep: steps ? steps.choose : undefined});
+      {logarithmic: false, points: tools.points, range, onStep: steps ? steps.choose : undefined});
   }
 }
 

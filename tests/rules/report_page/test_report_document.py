@@ -125,7 +125,7 @@ def test_gradient_norms_of_each_parameter_of_the_first_process(run_stream):
         run_stream.emit_events(folder, Step(step=4, loss=1.0, grad_norms=["nan", 0.5]))
     (heat,) = describe_run(run_stream)["heats"]
     assert heat["x"] == [1, 2, 3, 4] and heat["values"] == [[1.0, 1.0, 1.0, None], [None, None, None, 0.5]]
-    assert heat["not_finite"] == [(0, 3)] and heat["note"].startswith("rank 0.")
+    assert heat["not_finite"] == [(0, 3)] and heat["note"].startswith("Of rank 0 alone.")
     assert heat["rows"][0] == "w" and heat["rows"][1].isprintable()
 
 
