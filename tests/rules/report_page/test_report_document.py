@@ -398,6 +398,18 @@ def test_cost_flags_and_what_was_not_watched_are_told(run_stream):
     assert find_table(found, "ranks")[0][:2] == [0, HOST]
 
 
+def test_the_cost_of_each_process_is_without_the_opening_inspection(run_stream):
+    for rank in range(2):
+        folder = run_stream.begin_rank(rank, 2)
+        emit_steps(run_stream, folder, 2)
+        cost = {"own_ms": 950.0 + rank, "inspection_ms": 900.0, "allowance_ms": 1000.0, "wall_ms": 10_000.0}
+        run_stream.emit_events(folder, Cost(step=2, budget_pct=1.0, **cost))
+    found = describe_run(run_stream)
+    assert find_table(found, "cost_ranks") == [[0, 50.0, 10_000.0, 0.5], [1, 51.0, 10_000.0, 0.51]]
+    assert ["opening inspection, of its allowance", "0.90 s of 1 s"] in find_table(found, "cost")
+    assert "allowance of its own" in next(one["note"] for one in found["tables"] if one["id"] == "cost")
+
+
 def write_report(run, path, *words):
     return main(["report", str(run.run.path), "--html", str(path), *words])
 
