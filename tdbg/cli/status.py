@@ -25,7 +25,8 @@ HELP = """Show how far a run is: rank, step, rate, loss, level, last finding.
 
     Only the ends of the files are read, however long the run; nothing is written. Where the budget leaves steps
     out of the record, step and rate come from the heartbeat that each rank writes every 5 s. `last seen` is the
-    age of a rank's last event.
+    age of a rank's last event. `tdbg %` is the cost as in the verdict: without the opening inspection, which has
+    an allowance of its own.
     """
 OPTIONS: Options = {
     "watch": Option(("--watch",), "", "Look again every 2 s, until the run ends."),

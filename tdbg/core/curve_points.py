@@ -5,6 +5,7 @@ What comes out is plain data, which ``web/charts.js`` draws.
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypedDict
 
@@ -12,18 +13,22 @@ from tdbg.core.events import Number
 
 MAX_STEP = 1 << 53  # a browser's numbers are exact up to here
 MAX_GAPS = 500  # of a curve, of each kind: missing records, non-finite values
-GAP_RATIO = 8  # a gap is this many times the distance between the records before it ...
+GAP_RATIO = 8  # a gap is this many times the median distance between the records before it ...
 LEAST_GAP = 20  # ... and this many steps
+RECENT = 31  # distances of which the median is the usual one: that of sparse records after as many of them
 NON_FINITE = ("nan", "inf", "-inf")
 
 
 class CurveData(TypedDict):
-    """A curve for ``drawCurves``. y: None breaks the line. non_finite: first step, last step, values, kind."""
+    """A curve for ``drawCurves``. y: None breaks the line. gaps: the steps of those breaks before which records are
+    missing. non_finite: first step, last step, values, kind.
+    """
 
     name: str
     x: list[int]
     y: list[float | None]
     count: int
+    gaps: list[int]
     non_finite: list[tuple[int, int, int, str]]
 
 
@@ -79,6 +84,65 @@ class ValueBuckets:
         return zip(lows, highs, strict=True)
 
 
+class CurveBreaks:
+    """Where a curve is not one line: records are missing before a step, or values are not finite.
+
+    One rule for every chart. gaps: the steps after a gap. non_finite: first step, last step, values, kind.
+    """
+
+    def __init__(self) -> None:
+        self.gaps: list[int] = []
+        self.non_finite: list[tuple[int, int, int, str]] = []
+        self._last_step: int | None = None
+        self._last_is_finite = True
+        self._distances: deque[int] = deque(maxlen=RECENT)
+
+    def add_step(self, step: int, kind: str = "") -> None:
+        """The step of the next value. kind: what it is instead of a finite number."""
+        is_gap = self._find_gap(step)
+        if kind:
+            self._add_non_finite(step, kind, is_gap)
+        elif is_gap:
+            self.gaps.append(step)
+        self._last_step, self._last_is_finite = step, not kind
+
+    def _find_gap(self, step: int) -> bool:
+        distance = 0 if self._last_step is None else step - self._last_step
+        if distance <= 0:
+            return False
+        is_gap = False
+        if distance > LEAST_GAP and self._distances and len(self.gaps) < MAX_GAPS:
+            is_gap = distance > GAP_RATIO * sorted(self._distances)[len(self._distances) // 2]
+        self._distances.append(distance)
+        return is_gap
+
+    def _add_non_finite(self, step: int, kind: str, is_gap: bool) -> None:
+        if self.non_finite and not self._last_is_finite and not is_gap:
+            first, _, count, kinds = self.non_finite[-1]
+            known = kinds.split("+")
+            kinds = kinds if kind in known else "+".join([*known, kind])
+            self.non_finite[-1] = (first, step, count + 1, kinds)
+            return
+        if len(self.non_finite) >= MAX_GAPS:
+            self.non_finite = _join_spans(self.non_finite)
+        self.non_finite.append((step, step, 1, kind))
+
+    def build_data(self, name: str, points: Iterable[tuple[int, float]], count: int) -> CurveData:
+        """The curve through these points, broken, in the order of steps."""
+        ordered: list[tuple[int, int, float | None]] = [(step, 1, value) for step, value in points]
+        ordered += [(step, 0, None) for step in self.gaps]
+        ordered += [(first, 0, None) for first, *_ in self.non_finite]
+        ordered.sort(key=lambda point: point[:2])
+        return {
+            "name": name,
+            "x": [step for step, _, _ in ordered],
+            "y": [round_value(value) for _, _, value in ordered],
+            "count": count,
+            "gaps": list(self.gaps),
+            "non_finite": list(self.non_finite),
+        }
+
+
 class CurvePoints(ValueBuckets):
     """One curve: the extremes of its buckets, and every marked step.
 
@@ -91,12 +155,8 @@ class CurvePoints(ValueBuckets):
         self._marked = sorted(set(marked), reverse=True)
         self._kept_from = -MAX_STEP  # the next value from this step on is kept: the first one, and marked ones
         self._kept: list[tuple[int, float]] = []
-        self._last_step: int | None = None
-        self._last_value = 0.0
-        self._usual = 0.0  # distance between records, of late
-        self._gaps: list[int] = []  # steps before which records are missing
-        self._non_finite: list[tuple[int, int, int, str]] = []
-        self._last_is_finite = True
+        self._last: tuple[int, float] | None = None
+        self._breaks = CurveBreaks()
 
     def add_point(self, step: int, value: Number | None) -> None:
         """The next value; None for a record without one. What is no number is passed over. Cost: about 1 us."""
@@ -106,23 +166,17 @@ class CurvePoints(ValueBuckets):
             if math.isfinite(value):
                 self._add_finite(step, float(value))
             else:
-                self._add_non_finite(step, "nan" if value != value else "inf" if value > 0 else "-inf")
+                self._breaks.add_step(step, name_non_finite(value))
         elif isinstance(value, str) and value in NON_FINITE:
-            self._add_non_finite(step, value)
+            self._breaks.add_step(step, value)
 
     def _add_finite(self, step: int, value: float) -> None:
-        if self._last_step is not None and step - self._last_step != self._usual:
-            self._find_gap(step, step - self._last_step)
+        self._breaks.add_step(step)
         if step >= self._kept_from:
             self._keep_value(step, value)
-        self._last_step, self._last_value, self._last_is_finite = step, value, True
+        self._last = (step, value)
         self.count += 1
         self.add_value(step, value)
-
-    def _find_gap(self, step: int, distance: int) -> None:
-        if self._usual and distance > max(GAP_RATIO * self._usual, LEAST_GAP) and len(self._gaps) < MAX_GAPS:
-            self._gaps.append(step)
-        self._usual = max(float(distance), 0.9 * self._usual)
 
     def _keep_value(self, step: int, value: float) -> None:
         self._kept.append((step, value))
@@ -130,38 +184,21 @@ class CurvePoints(ValueBuckets):
             self._marked.pop()
         self._kept_from = self._marked[-1] if self._marked else MAX_STEP
 
-    def _add_non_finite(self, step: int, kind: str) -> None:
-        if self._non_finite and not self._last_is_finite:
-            first, _, count, kinds = self._non_finite[-1]
-            known = kinds.split("+")
-            kinds = kinds if kind in known else "+".join([*known, kind])
-            self._non_finite[-1] = (first, step, count + 1, kinds)
-        else:
-            if len(self._non_finite) >= MAX_GAPS:
-                self._non_finite = _join_spans(self._non_finite)
-            self._non_finite.append((step, step, 1, kind))
-        self._last_is_finite = False
-
     def is_empty(self) -> bool:
         """True if there was neither a number nor a NaN or Inf."""
-        return not self.count and not self._non_finite
+        return not self.count and not self._breaks.non_finite
 
     def as_data(self, name: str) -> CurveData:
         """The curve as plain data, in the order of steps."""
         points = {*self._kept, *(point for bucket in self.iter_extremes() for point in bucket)}
-        if self._last_step is not None:
-            points.add((self._last_step, self._last_value))
-        ordered: list[tuple[int, int, float | None]] = [(step, 1, value) for step, value in points]
-        ordered += [(step, 0, None) for step in self._gaps]
-        ordered += [(first, 0, None) for first, *_ in self._non_finite]
-        ordered.sort(key=lambda point: point[:2])
-        return {
-            "name": name,
-            "x": [step for step, _, _ in ordered],
-            "y": [round_value(value) for _, _, value in ordered],
-            "count": self.count,
-            "non_finite": list(self._non_finite),
-        }
+        if self._last is not None:
+            points.add(self._last)
+        return self._breaks.build_data(name, points, self.count)
+
+
+def name_non_finite(value: float) -> str:
+    """``nan``, ``inf`` or ``-inf``."""
+    return "nan" if value != value else "inf" if value > 0 else "-inf"
 
 
 def _join_spans(spans: Sequence[tuple[int, int, int, str]]) -> list[tuple[int, int, int, str]]:

@@ -15,6 +15,7 @@ from tdbg.core.events import Cost, End, Event, Number, Start, Step, Switch
 from tdbg.core.files import open_regular, parse_json, read_json
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, is_process_alive
 from tdbg.launch.run_follower import Tail
+from tdbg.rules.cost_lines import compute_cost_pct
 from tdbg.rules.view import SILENT_S, ProcessView, View
 
 TAIL_BYTES = 64 << 10
@@ -180,7 +181,7 @@ def _collect_step_times(found: Iterable[Event]) -> list[tuple[float, int]]:
 
 
 def _build_rank_state(snapshot: Snapshot, view: View, found: ProcessView, points: list[tuple[float, int]]) -> RankState:
-    start, cost, last = found.start, found.cost, found.last or found.last_eval
+    start, last = found.start, found.last or found.last_eval
     step = max([found.step, *(point[1] for point in points)])
     level, flags = found.find_level_and_flags(snapshot.settings)
     return RankState(
@@ -197,7 +198,7 @@ def _build_rank_state(snapshot: Snapshot, view: View, found: ProcessView, points
         host=start.host if start else "",
         pid=start.pid if start else None,
         planned=found.plan.steps if found.plan else None,
-        cost_pct=100 * max(cost.own_ms, 0.0) / cost.wall_ms if cost and cost.wall_ms > 0 else None,
+        cost_pct=compute_cost_pct(found.cost),
     )
 
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from tdbg.core.config import Settings
 from tdbg.core.output import PREFIX, print_messages, redraw_stderr, terminal_rows
 from tdbg.core.tables import format_count, join_limited
+from tdbg.rules.cost_lines import compute_cost_pct
 from tdbg.rules.text import format_figure, format_ranks
-from tdbg.rules.view import ProcessView, View, to_finite
+from tdbg.rules.view import ProcessView, View
 
 LIVE_LINE_S = 1.0
 STALL_S = 20.0  # from then on the live line says so
@@ -149,10 +150,8 @@ def _format_pace(first: ProcessView, done: int, speed: float) -> list[str]:
 
 
 def _format_cost(first: ProcessView) -> str:
-    cost = first.cost
-    if cost is None or not to_finite(cost.wall_ms):
-        return ""
-    return f"tdbg {100 * max(cost.own_ms, 0.0) / cost.wall_ms:.2f} %"
+    pct = compute_cost_pct(first.cost)
+    return "" if pct is None else f"tdbg {pct:.2f} %"
 
 
 def _format_duration(seconds: float) -> str:

@@ -2,11 +2,15 @@
 
 from typing import TypedDict
 
+from tdbg.core.events import Cost
 from tdbg.core.tables import format_count
 from tdbg.rules.text import format_figure
 
 LISTED_PCT = 0.05  # a part that costs less is not listed
 SHORT_RUN_S = 10.0
+INCLUDED = (
+    "tdbg's own time in the steps, without start-up and the opening inspection, which has an allowance of its own"
+)
 
 
 class CostShare(TypedDict):
@@ -45,6 +49,13 @@ class BaselineRow(TypedDict):
     high: float | None
     pairs: int
     block: int
+
+
+def compute_cost_pct(cost: Cost | None) -> float | None:
+    """tdbg's own time in % of the wall time, everywhere without what the opening inspection took from its allowance."""
+    if cost is None or not cost.wall_ms > 0:
+        return None
+    return 100 * max(cost.own_ms - cost.inspection_ms, 0.0) / cost.wall_ms
 
 
 def format_cost(cost: CostRow) -> str:

@@ -19,7 +19,7 @@ from tdbg.rules._live_findings import correct_live_findings, read_live_findings
 from tdbg.rules._order import order_findings
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
-from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare
+from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare, compute_cost_pct
 from tdbg.rules.debug_summary import summarize_training
 from tdbg.rules.preflight_lines import list_trials
 from tdbg.rules.rank_lines import RankRow
@@ -263,8 +263,8 @@ def _compute_cost_shares(view: View) -> list[tuple[ProcessView, CostShare]]:
     """What each process that stepped says of tdbg's own time."""
     shares: list[tuple[ProcessView, CostShare]] = []
     for found in view.list_active_processes():
-        if found.cost is not None and found.cost.wall_ms > 0:
-            share = 100 * max(found.cost.own_ms - found.cost.inspection_ms, 0.0) / found.cost.wall_ms
+        share = compute_cost_pct(found.cost)
+        if found.cost is not None and share is not None:
             row = CostShare(rank=found.rank, own_ms=found.cost.own_ms, wall_ms=found.cost.wall_ms, pct=share)
             shares.append((found, row))
     return shares

@@ -157,8 +157,8 @@ def test_nan_is_a_gap_on_the_page(tmp_path):
     pytest.importorskip("plotly")
     path = write_rows(tmp_path / FILE, *(make_row(at, {"train/loss": loss}) for at, loss in enumerate([1.0, NAN, 0.5])))
     assert run_metrics("plot", path, "--html", tmp_path / "a.html").returncode == 0
-    page = (tmp_path / "a.html").read_text(encoding="utf-8")
-    assert '"values":[1.0,null,0.5]' in page.replace(", ", ",").replace(": ", ":")
+    page = (tmp_path / "a.html").read_text(encoding="utf-8").replace(", ", ",").replace(": ", ":")
+    assert '"values":[1.0,0.5]' in page and '"not_finite_spans":[[1,1,1,"nan"]]' in page  # charts.js breaks the line
 
 
 def test_rows_that_were_left_out_are_told_with_their_reason(tmp_path):

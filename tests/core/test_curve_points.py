@@ -77,7 +77,26 @@ def test_a_gap_breaks_the_line_and_regular_sampling_does_not():
     made = CurvePoints()
     for step in (*range(1, 50), *range(64, 2_000, 32), *range(9_000, 9_100, 32)):
         made.add_point(step, 1.0)
-    assert [step for step, value in list_points(made) if value is None] == [9_000]
+    assert [step for step, value in list_points(made) if value is None] == [*range(96, 576, 32), 9_000]
+    assert made.as_data("x")["gaps"] == [*range(96, 576, 32), 9_000]  # until as many records are as far apart
+
+
+def test_a_few_records_after_dense_ones_are_not_joined_by_a_line():
+    """A value that rises between two records 47 steps apart may have risen at any of these steps."""
+    made = CurvePoints()
+    for step in (*range(1, 51), 64, 128, 175, 192, 256):
+        made.add_point(step, 12.0 if step > 150 else 4.0)
+    assert made.as_data("x")["gaps"] == [128, 175, 256]
+
+
+def test_non_finite_values_far_apart_are_no_span():
+    data = make_curve([1.0] * 50)
+    for step in (64, 128, 129, 130, 192):
+        data.add_point(step, "nan")
+    spans = data.as_data("x")["non_finite"]
+    assert spans == [(64, 64, 1, "nan"), (128, 130, 3, "nan"), (192, 192, 1, "nan")]
+    data.add_point(193, 2.0)
+    assert data.as_data("x")["gaps"] == []  # what is not finite is on record
 
 
 @pytest.mark.parametrize("value", [None, "text", "", True, [], {}])

@@ -47,6 +47,18 @@ def test_time_without_anything_is_left_open():
     assert first["end"] < T + 1.1 and second["start"] > T + 8.9
 
 
+def test_shares_are_spread_over_their_time_and_stand_for_the_unknown_where_there_are_enough():
+    lane = TimeLane(3, bins=10, width_s=1.0, unknown=2, known=(0, 1))
+    for number in range(5):
+        lane.add_shares({0: 0.25, 1: 0.75}, T + number * 0.1, T + number * 0.1 + 0.02)
+    lane.add_activity(2, T + 0.5, T + 1)
+    lane.add_shares({0: 0.25, 1: 0.75}, T + 1, T + 2)
+    lane.add_activity(2, T + 2, T + 3)
+    bars = [(bar["kind"], round(bar["start"] - T), bar["low"], bar["high"]) for bar in lane.build_bars()]
+    assert bars[:2] == [(0, 0, 0.0, 0.15), (1, 0, 0.15, 0.6)]
+    assert bars[2:] == [(0, 1, 0.0, 0.25), (1, 1, 0.25, 1.0), (2, 2, 0.0, 1.0)]
+
+
 @pytest.mark.parametrize(
     ("start", "end"),
     [(0, 1), (-1.0, T), (T, T - 1), (math.nan, T), (T, math.nan), (T, math.inf), (-math.inf, T), (T, 1e300)],

@@ -25,7 +25,10 @@ from tdbg.launch import ask as ask_module
 from tdbg.launch.ask import LOCK_FILE, common_step, send_request
 from tdbg.launch.join import describe_process
 from tdbg.launch.live import TAIL_BYTES, RankState, Snapshot, read_snapshot
+from tdbg.launch.progress import _format_cost
 from tdbg.launch.run_follower import FINDINGS, Follower
+from tdbg.rules.rule_engine import judge_run
+from tdbg.rules.view import View
 
 
 def begin_run(folder: Path, **settings: Any) -> Stream:
@@ -147,6 +150,20 @@ def test_what_was_told_last_counts(run_stream: Stream) -> None:
     (rank,) = read_snapshot(run_stream.run).ranks
     assert (rank.step, rank.level, rank.flags, rank.planned) == (140, "advanced", ["AMP"], 500)
     assert rank.cost_pct == pytest.approx(2.0)
+
+
+def test_the_cost_is_that_of_the_verdict(run_stream: Stream) -> None:
+    folder = begin_rank(run_stream)
+    emit_steps(run_stream, folder, 100, count=5)
+    cost = Cost(step=100, own_ms=950.0, inspection_ms=900.0, allowance_ms=1000.0, wall_ms=10_000.0, budget_pct=1.0)
+    run_stream.emit_events(folder, cost)
+    (rank,) = read_snapshot(run_stream.run).ranks
+    verdict = judge_run(run_stream.run)
+    assert rank.cost_pct == pytest.approx(0.5) == verdict.cost["pct"]
+    assert verdict.cost["ranks"][0]["pct"] == rank.cost_pct
+    view = View(run_stream.run)
+    view.add_event(rank.process, cost)
+    assert _format_cost(next(iter(view.processes.values()))) == "tdbg 0.50 %"
 
 
 def test_level_and_flags_as_started_without_any_word_of_them(tmp_path: Path) -> None:

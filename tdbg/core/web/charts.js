@@ -2,7 +2,7 @@
 // Texts of the program become text nodes, and in charts are escaped: never markup.
 "use strict";
 const LINE_COLORS = ["#3b82c4", "#e07b39", "#3f9d5a", "#b05fb8", "#c9a227", "#2aa5a0", "#d1495b", "#8c6d4f"];
-const LANE_COLORS = ["#3b82c4", "#e07b39", "#3f9d5a", "#9a9fa8", "#b05fb8", "#c9a227"];
+const LANE_COLORS = ["#3b82c4", "#e07b39", "#3f9d5a", "#9a9fa8", "#b9d0e6"];  // what is not on record is pale
 const CHART_CONFIG = {displayModeBar: false, responsive: true};
 const MAX_LABELS = 14;  // findings with a label on a chart; each has its line
 
@@ -79,9 +79,36 @@ const heightOfRow = heat => heat.rows.length > 30 ? 11 : 18;
 const heightOfHeat = heat => 50 + Math.max(heat.rows.length * heightOfRow(heat), 90);
 const heightOfLane = rows => rows.length > 24 ? 15 : 26;
 const heightOfLanes = lanes => 96 + heightOfLane(lanes.rows) * lanes.rows.length;
+// A curve of metrics for drawCurves: null where its line breaks, before a gap and at what is not finite.
+function breakCurve(name, {steps, values, gaps, not_finite_spans}) {
+  const points = [...steps.map((step, at) => [step, 1, values[at]]), ...[...gaps, ...not_finite_spans.map(span => span[0])].map(step => [step, 0, null])];
+  points.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  return {name, x: points.map(point => point[0]), y: points.map(point => point[2]), gaps, non_finite: not_finite_spans};
+}
+
+// What joins the two sides of each gap of a curve: only that the value went from here to there is known.
+function joinGaps(curve) {
+  const gaps = new Set(curve.gaps), joined = {x: [], y: []}, isPoint = at => typeof curve.y[at] === "number";
+  curve.x.forEach((step, at) => {
+    if (curve.y[at] !== null || !gaps.has(step) || !isPoint(at - 1) || !isPoint(at + 1)) return;
+    joined.x.push(curve.x[at - 1], curve.x[at + 1], null), joined.y.push(curve.y[at - 1], curve.y[at + 1], null);
+  });
+  return joined;
+}
+
+// The steps of all curves of a page, which its charts share: [first, last] with a margin; undefined without any.
+function findStepRange(curves) {
+  let low = Infinity, high = -Infinity;
+  for (const {x, non_finite} of curves) {
+    for (const step of x) low = Math.min(low, step), high = Math.max(high, step);
+    for (const [first, last] of non_finite || []) low = Math.min(low, first), high = Math.max(high, last);
+  }
+  const margin = .02 * (high - low) || 1;
+  return low <= high ? [low - margin, high + margin] : undefined;
+}
 
 // Curves with findings on them. onFinding: called with the number of a finding that is clicked, onStep with where a curve
-// is. points: show each value. best of a curve: {step, value}, which gets a star.
+// is. points: show each value. best of a curve: {step, value}, which gets a star. range: of the x axis. Gaps of a curve are dotted.
 function drawCurves(place, chart, curves, findings, options) {
   const traces = [], is_small = isNarrow(place);
   for (const band of chart.bands) {
@@ -97,6 +124,11 @@ function drawCurves(place, chart, curves, findings, options) {
       type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x, y: curve.y, connectgaps: false,
       opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>",
     });
+    const joined = joinGaps(curve);
+    if (joined.x.length) {
+      traces.push({type: "scatter", mode: "lines+markers", name: name + " not on record", legendgroup: String(number), showlegend: false, x: joined.x, y: joined.y, connectgaps: false,
+        hoverinfo: "skip", opacity: .8, line: {color, width: 1, dash: "dot"}, marker: {color, size: 4}});
+    }
     if (curve.best) {
       traces.push({type: "scatter", mode: "markers", name: name + " best", legendgroup: String(number), showlegend: false, x: [curve.best.step], y: [curve.best.value],
         marker: {color, symbol: "star", size: 13, line: {width: 1, color: readColor("front")}}, hovertemplate: "best: " + chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>"});
@@ -124,7 +156,7 @@ function drawCurves(place, chart, curves, findings, options) {
   Plotly.react(place, traces, chartLayout({
     height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
     legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
-    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10},
+    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...(options.range ? {range: options.range} : {})},
     yaxis: {type: options.logarithmic ? "log" : "linear", ...(options.logarithmic ? {} : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: chart.unit ? " " + chart.unit : ""},
     ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
   }), CHART_CONFIG);

@@ -12,6 +12,8 @@ function buildReport(root, data, options = {}) {
 
   const lanesSection = data.lanes.rows.length ? addSection("lanes-section", "Ranks over time") : null, lanes = lanesSection ? addLanes() : null;
   const logarithmic = data.charts.length || data.heats.length ? addCharts() : null;
+  const curvesByStep = data.charts.filter(chart => chart.x === "step").flatMap(chart => [...chart.curves, ...chart.bands, ...chart.choices.flatMap(choice => choice.curves)]);
+  const stepRange = findStepRange(curvesByStep);
   const tables = appendElement("div", undefined, root);
   tables.id = "tables";
   data.tables.forEach(fillTable);
@@ -110,7 +112,7 @@ function buildReport(root, data, options = {}) {
 
   function drawChart(chart) {
     if (!window.Plotly) return;
-    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding});
+    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding, range: chart.x === "step" ? stepRange : undefined});
   }
 
   function fillTable(found) {

@@ -40,6 +40,8 @@ def build_curve_dicts(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, o
             "count": one.count,
             "not_finite": one.non_finite,
             "not_finite_steps": list(one.wild_steps),
+            "gaps": list(one.breaks.gaps),
+            "not_finite_spans": [list(span) for span in one.breaks.non_finite],
         }
         for those in curves.values()
         for one in those

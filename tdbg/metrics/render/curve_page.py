@@ -29,7 +29,5 @@ def write_page(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> 
 def _build_curve(one: dict[str, Any]) -> dict[str, object]:
     source = f", {one['source']}" if one["source"] else ""
     bad = f" ({one['not_finite']:,} not finite)" if one["not_finite"] else ""
-    points = [*zip(one["steps"], one["values"], strict=True), *((step, None) for step in one["not_finite_steps"])]
-    points.sort(key=lambda point: point[0])  # None: a gap in the curve
     name = format_short(f"rank {one['rank']}{source}{bad}", LETTERS)
-    return {"name": name, "steps": [step for step, _ in points], "values": [value for _, value in points]}
+    return {"name": name, **{key: one[key] for key in ("steps", "values", "gaps", "not_finite_spans")}}

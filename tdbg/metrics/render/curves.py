@@ -3,7 +3,7 @@
 import math
 from array import array
 
-from tdbg.core.curve_points import ValueBuckets
+from tdbg.core.curve_points import CurveBreaks, ValueBuckets, name_non_finite
 
 MAX_BUCKETS = 2_000  # of a curve: each has its least and its most value
 
@@ -13,6 +13,7 @@ class Curve(ValueBuckets):
 
     smooth: the weight of what was before, from 0 (none) to less than 1; corrected for its beginning as in TensorBoard.
     Values that are not finite are in no bucket: they are counted, and their steps kept, of many every second.
+    breaks: where its line is broken.
     last: the last value, finite or not.
     """
 
@@ -22,6 +23,7 @@ class Curve(ValueBuckets):
         self.count = self.non_finite = 0
         self.last: float | None = None
         self.wild_steps: array[int] = array("q")
+        self.breaks = CurveBreaks()
         self._mean = self._weight = 0.0
 
     def add_point(self, step: int, value: float) -> None:
@@ -29,7 +31,9 @@ class Curve(ValueBuckets):
         self.last = value
         if not math.isfinite(value):
             self._note_non_finite(step)
+            self.breaks.add_step(step, name_non_finite(value))
             return
+        self.breaks.add_step(step)
         self.count += 1
         if self.smooth:
             self._mean = self._mean * self.smooth + value * (1 - self.smooth)

@@ -4,10 +4,11 @@ const at = id => document.getElementById(id);
 const CHART = {x: "step", unit: "", bands: [], marked: false};
 
 function draw(graph) {
-  const curves = graph.curves.map(curve => ({name: curve.name, x: curve.steps, y: curve.values, non_finite: []}));
-  drawCurves(graph.place, CHART, curves, [], {logarithmic: at("logarithmic").checked});
+  drawCurves(graph.place, CHART, graph.broken, [], {logarithmic: at("logarithmic").checked, range});
 }
 
+for (const graph of data.graphs) graph.broken = graph.curves.map(curve => breakCurve(curve.name, curve));
+const range = findStepRange(data.graphs.flatMap(graph => graph.broken));
 at("note").textContent = data.note;
 for (const graph of data.graphs) {
   graph.section = appendElement("section", undefined, at("graphs"));

@@ -135,7 +135,7 @@ class GradientNorms:
                 left_out = (
                     f" {format_count(grid.omitted_rows, 'parameter')} left out, evenly." if grid.omitted_rows else ""
                 )
-                note = f"{self.name}. A cell is the largest norm of its steps.{left_out}"
+                note = f"Of {self.name} alone. A cell is the largest norm of its steps.{left_out}"
                 yield {**data, "title": "Gradient norm by parameter", "note": note}
 
 

@@ -7,6 +7,7 @@ from typing import TypedDict
 from tdbg.core.redaction import redact_argv, redact_env, redact_text, redact_value
 from tdbg.core.rundir import allowed_env
 from tdbg.core.tables import format_cell, format_count, format_short, join_limited
+from tdbg.rules.cost_lines import INCLUDED
 from tdbg.rules.flag_lines import format_flags
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.verdict import Verdict
@@ -57,9 +58,13 @@ def list_tables(verdict: Verdict, info: Mapping[str, object], notes: Sequence[Ma
             _list_line_rows(format_flags(verdict.injections)),
         ),
         make_table("not_watched", "Not watched", ("findings", "why"), _list_unwatched_rows(verdict)),
-        make_table("cost", "Cost of tdbg", ("what", "value"), _list_cost_rows(verdict)),
+        make_table("cost", "Cost of tdbg", ("what", "value"), _list_cost_rows(verdict), f"The share is {INCLUDED}."),
         make_table(
-            "cost_ranks", "Cost of tdbg by process", ("rank", "own ms", "wall ms", "%"), _list_cost_ranks(verdict)
+            "cost_ranks",
+            "Cost of tdbg by process",
+            ("rank", "own ms", "wall ms", "%"),
+            _list_cost_ranks(verdict),
+            "As above; that of the run is of all wall time together.",
         ),
         make_table("environment", "Environment", ("what", "value"), _list_environment_rows(info)),
         make_table(
@@ -139,6 +144,9 @@ def _list_cost_rows(verdict: Verdict) -> list[list[object]]:
         ["budget", f"{cost['budget_pct']:g} %"],
         ["start-up", f"{cost['startup_ms']:.0f} ms"],
     ]
+    if cost.get("allowance_ms"):
+        used = f"{cost['inspection_ms'] / 1000:.2f} s of {cost['allowance_ms'] / 1000:g} s"
+        rows.append(["opening inspection, of its allowance", used])
     for what, share in (
         ("checks of each rank's gradients", cost["checks_pct"]),
         ("capturing", cost["capture_pct"]),
@@ -158,7 +166,9 @@ def _list_cost_rows(verdict: Verdict) -> list[list[object]]:
 
 def _list_cost_ranks(verdict: Verdict) -> list[list[object]]:
     rows = verdict.cost.get("ranks", [])
-    return [[row["rank"], row["own_ms"], row["wall_ms"], row["pct"]] for row in rows] if len(rows) > 1 else []
+    own_ms = [round(row["pct"] * row["wall_ms"] / 100, 3) for row in rows]  # without the opening inspection
+    found = zip(rows, own_ms, strict=True)
+    return [[row["rank"], own, row["wall_ms"], round(row["pct"], 4)] for row, own in found] if len(rows) > 1 else []
 
 
 def _list_environment_rows(info: Mapping[str, object]) -> list[list[object]]:

@@ -9,6 +9,7 @@ export async function showRanks({root, base, run, ask, listen, addressOf, open})
   appendElement("h2", "Now", root);
   const told = appendElement("p", undefined, root, "note"), table = appendElement("div", undefined, root, "scroll whole");
   told.setAttribute("role", "status");
+  appendElement("p", "cost %: the same share as on the page Overview, up to each rank's last report: tdbg's own time in the steps, without start-up and the opening inspection, which has an allowance of its own.", root, "note");
   function fill(now) {
     told.textContent = now.state === "running" ? "The run goes on; this table follows it." : `The run has ended: ${now.exit}.`;
     table.replaceChildren();

@@ -67,15 +67,14 @@ export const formatUnit = unit => Object.hasOwn(UNITS, unit) ? UNITS[unit] : uni
 // Curves as drawCurves takes them. best: {step, value} or null.
 export function describeCurve(name, curve, best) {
   const isDrawn = best && typeof best.value === "number";
-  return {name, x: curve.steps, y: curve.values, count: curve.count, best: isDrawn ? best : null,
-    non_finite: curve.not_finite_steps.map(step => [step, step, 1, "not finite"])};
+  return {...breakCurve(name, curve), count: curve.count, best: isDrawn ? best : null};
 }
 
 // A chart for each key: [{key, unit, curves, note}]. steps: what addStepTools gave, or null.
 export function drawCharts(charts, drawn, tools, steps) {
   charts.replaceChildren();
   if (!drawn.length) appendElement("p", "No key contains this text.", charts, "state");
-  const marks = steps ? steps.marks : [];
+  const marks = steps ? steps.marks : [], range = findStepRange(drawn.flatMap(one => one.curves));
   for (const one of drawn) {
     const box = appendElement("div", undefined, charts);
     const unit = formatUnit(one.unit);
@@ -83,7 +82,7 @@ export function drawCharts(charts, drawn, tools, steps) {
     if (one.note) appendElement("p", one.note, box, "note");
     if (!one.curves.length) continue;
     drawCurves(appendElement("div", undefined, box, "chart"), {x: "step", unit, bands: [], marked: marks.length > 0}, one.curves, marks,
-      {logarithmic: false, points: tools.points, onStep: steps ? steps.choose : undefined});
+      {logarithmic: false, points: tools.points, range, onStep: steps ? steps.choose : undefined});
   }
 }
 

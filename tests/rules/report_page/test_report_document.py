@@ -9,9 +9,18 @@ import pytest
 from streams import HOST, Stream, make_nonfinite
 
 from tdbg.cli import main
-from tdbg.core.events import Cost, Finding, Params, Step, Traceback
+from tdbg.core.events import Cost, Finding, Observation, Params, Step, Traceback
 from tdbg.rules.report_page import document
-from tdbg.rules.report_page.rank_lanes import DATA, EVALUATED, KINDS, TRAINED, WAITED, ProcessLane, RunLanes
+from tdbg.rules.report_page.rank_lanes import (
+    DATA,
+    EVALUATED,
+    KINDS,
+    NOT_RECORDED,
+    TRAINED,
+    WAITED,
+    ProcessLane,
+    RunLanes,
+)
 from tdbg.rules.rule_engine import judge_run
 
 EVIL = "</script><img src=http://evil.invalid/a onerror=alert(1)>{data}{plotly}%{x}$y$\x1b[31m\u202e\u2028\r\n"
@@ -116,7 +125,7 @@ def test_gradient_norms_of_each_parameter_of_the_first_process(run_stream):
         run_stream.emit_events(folder, Step(step=4, loss=1.0, grad_norms=["nan", 0.5]))
     (heat,) = describe_run(run_stream)["heats"]
     assert heat["x"] == [1, 2, 3, 4] and heat["values"] == [[1.0, 1.0, 1.0, None], [None, None, None, 0.5]]
-    assert heat["not_finite"] == [(0, 3)] and heat["note"].startswith("rank 0.")
+    assert heat["not_finite"] == [(0, 3)] and heat["note"].startswith("Of rank 0 alone.")
     assert heat["rows"][0] == "w" and heat["rows"][1].isprintable()
 
 
@@ -249,6 +258,72 @@ def test_what_a_rank_did_is_told_by_its_records(run_stream):
     assert sum_seconds(lane, WAITED) == pytest.approx(6, rel=0.08)
 
 
+def emit_sampled_steps(run, folder, steps, *, first=1, record_every=64, every=0.02, loader_ms=0.0):
+    """Steps of which one in so many has a record."""
+    begin = run.t
+    for step in range(first, first + steps):
+        run.t = begin + (step - first + 1) * every
+        if step % record_every == 0:
+            more = {"loader_ms": loader_ms, "forward_ms": 1.0, "step_ms": 1000 * every}
+            run.emit_events(folder, Step(step=step, t=run.t, loss=1.0, **more))
+
+
+def emit_pass(run, folder, step, number):
+    """An evaluation of a second, none of whose 20 calls has a record; the next step ends soon."""
+    run.t += 1.0
+    values = {"number": number, "calls": 20, "seen": 0}
+    run.emit_events(folder, Observation(t=run.t, probe="validation", part="PASS", step=step, values=values))
+
+
+def test_the_wait_of_one_record_does_not_stand_for_steps_that_are_not_on_record(run_stream):
+    rank = run_stream.begin_rank()
+    emit_steps(run_stream, rank, 50)
+    emit_sampled_steps(run_stream, rank, 150, first=51, every=0.05, loader_ms=14.0)  # on record: 64, 128 and 192
+    run_stream.t += 0.1
+    run_stream.emit_events(rank, Cost(step=202, t=run_stream.t))
+    lanes = describe_run(run_stream)["lanes"]
+    (lane,) = lanes["rows"]
+    assert sum_seconds(lane, DATA) == pytest.approx(50 * 0.01 + 3 * 0.014, rel=0.1)
+    assert sum_seconds(lane, NOT_RECORDED) == pytest.approx(13 * 0.05 + 2 * 63 * 0.05 + 10 * 0.05, rel=0.05)
+    assert all(bar[4] - bar[3] < 0.5 for bar in lane["bars"] if bar[0] == DATA)
+    ends = {round(bar[2], 3) for bar in lane["bars"]}
+    assert all(round(bar[1], 3) in ends for bar in lane["bars"] if bar[1] > lane["bars"][0][1])  # no hole
+    assert "not on record" in KINDS[NOT_RECORDED] and "only counted" in lanes["note"]
+
+
+def test_where_many_records_share_a_bin_they_stand_for_the_steps_between(run_stream):
+    rank = run_stream.begin_rank()
+    emit_sampled_steps(run_stream, rank, 64_000, record_every=8, every=0.02, loader_ms=15.0)
+    lanes = describe_run(run_stream)["lanes"]
+    (lane,) = lanes["rows"]
+    assert sum_seconds(lane, DATA) == pytest.approx(0.75 * 1280, rel=0.03) and not sum_seconds(lane, NOT_RECORDED)
+    assert lanes["note"] == ""
+
+
+def test_an_evaluation_without_a_call_on_record_is_drawn_by_the_time_that_steps_leave(run_stream):
+    rank = run_stream.begin_rank()
+    for number in range(1, 4):
+        emit_sampled_steps(run_stream, rank, 100, first=100 * number - 99, record_every=16)
+        emit_pass(run_stream, rank, 100 * number, number)
+    emit_sampled_steps(run_stream, rank, 100, first=301, record_every=16)
+    run_stream.t += 1.0
+    run_stream.emit_events(rank, Cost(step=400, evals=80, t=run_stream.t))  # the last one: only its calls are counted
+    (lane,) = describe_run(run_stream)["lanes"]["rows"]
+    passes = [bar for bar in lane["bars"] if bar[0] == EVALUATED and bar[2] - bar[1] > 0.5]
+    assert len(passes) == 4 and sum_seconds(lane, EVALUATED) == pytest.approx(4, rel=0.05)
+    assert sum_seconds(lane, NOT_RECORDED) == pytest.approx(400 * 0.02 * 15 / 16, rel=0.05)
+    assert not sum_seconds(lane, WAITED)
+
+
+def test_calls_that_every_step_makes_are_no_evaluation(run_stream):
+    rank = run_stream.begin_rank()
+    for first in range(1, 641, 64):
+        emit_sampled_steps(run_stream, rank, 64, first=first, every=0.02 + 0.002 * (first % 3))
+        run_stream.emit_events(rank, Cost(step=first + 63, evals=first + 63, t=run_stream.t))
+    (lane,) = describe_run(run_stream)["lanes"]["rows"]
+    assert not sum_seconds(lane, EVALUATED) and sum_seconds(lane, NOT_RECORDED)
+
+
 def test_records_with_impossible_times_do_no_harm(run_stream):
     rank = run_stream.begin_rank()
     lane = ProcessLane(run_stream.run.list_processes()[0], (), 100)
@@ -256,7 +331,8 @@ def test_records_with_impossible_times_do_no_harm(run_stream):
         for length in (0.0, -5.0, 1e308, float("inf"), float("nan"), None):
             lane.add_event(Step(t=t, step=1, loss=1.0, step_ms=length, loader_ms=length, forward_ms=length))
             lane.add_event(Step(t=t, step=1, phase="eval", forward_ms=length))
-    assert len(lane.lane.build_bars()) < 100
+            lane.add_event(Cost(t=t, step=9, evals=9))
+    assert len(lane.build_bars()) < 100
     assert rank
 
 
@@ -320,6 +396,18 @@ def test_cost_flags_and_what_was_not_watched_are_told(run_stream):
     found = describe_run(run_stream)
     assert ["share of the wall time", "1.00 %"] in find_table(found, "cost") and find_table(found, "not_watched")
     assert find_table(found, "ranks")[0][:2] == [0, HOST]
+
+
+def test_the_cost_of_each_process_is_without_the_opening_inspection(run_stream):
+    for rank in range(2):
+        folder = run_stream.begin_rank(rank, 2)
+        emit_steps(run_stream, folder, 2)
+        cost = {"own_ms": 950.0 + rank, "inspection_ms": 900.0, "allowance_ms": 1000.0, "wall_ms": 10_000.0}
+        run_stream.emit_events(folder, Cost(step=2, budget_pct=1.0, **cost))
+    found = describe_run(run_stream)
+    assert find_table(found, "cost_ranks") == [[0, 50.0, 10_000.0, 0.5], [1, 51.0, 10_000.0, 0.51]]
+    assert ["opening inspection, of its allowance", "0.90 s of 1 s"] in find_table(found, "cost")
+    assert "allowance of its own" in next(one["note"] for one in found["tables"] if one["id"] == "cost")
 
 
 def write_report(run, path, *words):
