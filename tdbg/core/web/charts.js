@@ -79,6 +79,7 @@ const heightOfRow = heat => heat.rows.length > 30 ? 11 : 18;
 const heightOfHeat = heat => 50 + Math.max(heat.rows.length * heightOfRow(heat), 90);
 const heightOfLane = rows => rows.length > 24 ? 15 : 26;
 const heightOfLanes = lanes => 96 + heightOfLane(lanes.rows) * lanes.rows.length;
+
 // A curve of metrics for drawCurves: null where its line breaks, before a gap and at what is not finite.
 function breakCurve(name, {steps, values, gaps, not_finite_spans}) {
   const points = [...steps.map((step, at) => [step, 1, values[at]]), ...[...gaps, ...not_finite_spans.map(span => span[0])].map(step => [step, 0, null])];
