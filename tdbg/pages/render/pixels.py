@@ -42,7 +42,7 @@ def is_image(tensor: "Tensor") -> bool:
 def is_image_batch(tensor: "Tensor") -> bool:
     """True for images of three channels, at least 8 by 8 numbers each: N, 3, rows, columns."""
     shape = tensor.shape
-    return len(shape) == 4 and shape[1] == 3 and min(shape[2:]) >= 8
+    return len(shape) == 4 and shape[1] == 3 and min(shape[2:]) >= 8 and tensor.dtype.name != "bool"
 
 
 def build_color_map(low: float, high: float) -> "Callable[[float], Rgb]":

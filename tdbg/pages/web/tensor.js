@@ -125,8 +125,11 @@ class Heat {
       element("option", "all side by side", select, {value: "-1"});
       for (let plane = 0; plane < this.planes; plane++) element("option", `[${planeName(plane, this.tensor.shape).join(", ")}]`, select, {value: String(plane)});
       select.addEventListener("change", () => { this.plane = Number(select.value); this.image = false; this.reset(); });
+      this.select = select;
     }
-    if (this.preview.image) this.button(tools, "image or channels", () => { this.image = !this.image; this.reset(); });
+    if (this.preview.image) this.button(tools, "image or channels", () => {
+      this.image = !this.image; this.plane = -1; this.select.value = "-1"; this.reset();
+    });
     this.button(tools, "+", () => this.zoomBy(1.5));
     this.button(tools, "\u2212", () => this.zoomBy(1 / 1.5));
     this.button(tools, "fit", () => this.reset());
@@ -179,10 +182,15 @@ class Heat {
       const cell = this.cell(x, y), at = 4 * (y * wide + x);
       if (!cell) continue;
       const [plane, row, column] = cell;
-      const rgb = this.image ? [0, 1, 2].map(channel => this.level(this.value(plane + channel, row, column))) : this.colour(this.value(plane, row, column));
+      const rgb = this.image ? this.mix([0, 1, 2].map(channel => this.value(plane + channel, row, column))) : this.colour(this.value(plane, row, column));
       data[at] = rgb[0]; data[at + 1] = rgb[1]; data[at + 2] = rgb[2]; data[at + 3] = 255;
     }
     return {data, wide, high};
+  }
+
+  mix(values) {  // the colour of a pixel; one that is not finite has the colour of that
+    const odd = values.find(value => !Number.isFinite(value));
+    return odd === undefined ? values.map(value => this.level(value)) : this.colour(odd);
   }
 
   level(value) {

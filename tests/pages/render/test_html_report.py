@@ -359,7 +359,10 @@ def test_channels_and_images(tmp_path: Path) -> None:
 @needs_node
 def test_a_batch_of_images_is_a_grid_of_pictures(tmp_path: Path) -> None:
     batch = (np.arange(5 * 3 * 8 * 9) % 256).reshape(5, 3, 8, 9).astype(np.uint8)
-    path = write_page(tmp_path, {"b": batch, "conv": make_noise(4, 3, 5, 5)})
+    odd = np.random.default_rng(0).random((2, 3, 8, 9), dtype=np.float32)
+    odd[0, 1, 0, 0], odd[0, 2, 0, 1] = np.nan, np.inf
+    masks = np.ones((2, 3, 8, 9), dtype=bool)
+    path = write_page(tmp_path, {"b": batch, "conv": make_noise(4, 3, 5, 5), "odd": odd, "masks": masks})
     assert evaluate_in_page(path, "[page.heat.image, page.heat.tiles]") == [True, 5]
     columns = evaluate_in_page(path, "gridOf(5, 8, 9).columns")
     assert evaluate_in_page(path, "page.heat.cell(10, 0)") == [3, 0, 0], "the second image, its first channel"
@@ -372,6 +375,18 @@ def test_a_batch_of_images_is_a_grid_of_pictures(tmp_path: Path) -> None:
         f"[1, 1, 0, 0] = {batch[1, 1, 0, 0]}",
     ]
     assert evaluate_in_page(path, "page.choose(0, 'conv'), page.heat.image") is False
+    press = (
+        "page.heat.canvas.parentNode.all('button').find(one => one.textContent === 'image or channels').fire('click');"
+    )
+    assert evaluate_in_page(path, f"{select} {press} [page.heat.image, page.heat.plane, page.heat.cell(0, 0)]") == [
+        True,
+        -1,
+        [0, 0, 0],
+    ]
+    assert evaluate_in_page(path, "page.choose(0, 'masks'), page.heat.image") is False
+    odd = evaluate_in_page(path, "page.choose(0, 'odd'), Array.from(page.heat.picture.image.data.slice(0, 8))")
+    assert odd[:4] == [255, 0, 255, 255], "NaN in one channel is magenta"
+    assert odd[4:] == [255, 128, 0, 255], "Inf in one channel is orange"
 
 
 @pytest.mark.parametrize("budget", [10_000_000, 20_000, 4_000])
