@@ -75,12 +75,11 @@ class AccessControl:
 
 def refuse(status: int, error: str, try_next: str) -> Response:
     """An answer that says in a line why there is none, and in another what to do."""
-    import msgspec
-
+    from tdbg.viewer.encoding import encode_json
     from tdbg.viewer.routes import Problem
 
     lines = [" ".join(text.split())[:MAX_TEXT] for text in (error, try_next)]
-    body = msgspec.json.encode(Problem(error=lines[0], try_next=lines[1] or DESCRIBED))
+    body = encode_json(Problem(error=lines[0], try_next=lines[1] or DESCRIBED))
     return Response(body, status, media_type="application/json")
 
 

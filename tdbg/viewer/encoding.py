@@ -26,4 +26,4 @@ def _without_non_finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _without_non_finite(item) for key, item in value.items()}
-    return [_without_non_finite(item) for item in value] if isinstance(value, list) else value
+    return [_without_non_finite(item) for item in value] if isinstance(value, list | tuple) else value

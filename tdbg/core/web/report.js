@@ -13,7 +13,8 @@ function buildReport(root, data, options = {}) {
   const lanesSection = data.lanes.rows.length ? addSection("lanes-section", "Ranks over time") : null, lanes = lanesSection ? addLanes() : null;
   const logarithmic = data.charts.length || data.heats.length ? addCharts() : null;
   const curvesByStep = data.charts.filter(chart => chart.x === "step").flatMap(chart => [...chart.curves, ...chart.bands, ...chart.choices.flatMap(choice => choice.curves)]);
-  const stepRange = findStepRange(curvesByStep);
+  const found = data.findings.map(finding => finding.step).filter(step => typeof step === "number");
+  const stepRange = curvesByStep.length ? findStepRange([...curvesByStep, {x: found}]) : undefined;  // their marks are within it
   const tables = appendElement("div", undefined, root);
   tables.id = "tables";
   data.tables.forEach(fillTable);

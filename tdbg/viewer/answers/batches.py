@@ -1,19 +1,23 @@
 """Batches that a rank saved at a finding: plain safetensors files beside its events."""
 
+import os
 import re
 import stat
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 
-from tdbg.core.files import read_json
-from tdbg.core.rundir import ProcessDir, RunDir
+from tdbg.core.files import is_readable, parse_json, read_small_file
+from tdbg.core.rundir import EVENTS, ProcessDir, RunDir
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
 
 NAME = re.compile(r"batch_step(\d{1,18})\.safetensors")
+FOLDER = re.compile(r"rank\d{4,}(/[A-Za-z0-9_-]{1,100})?|other/[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")  # of a process
 MAX_BATCHES = 1_000
+MAX_NOTE_BYTES = 64 << 10  # of what is said beside a batch
 MAX_LEFT_OUT = 20
 
 
@@ -43,8 +47,8 @@ def iter_batches(run: RunDir) -> Iterator[SavedBatch]:
     """The saved batches; only regular files count."""
     for process in run.list_processes():
         for path in sorted(process.path.glob("batch_step*.safetensors")):
-            match, status = NAME.fullmatch(path.name), path.lstat()
-            if match and stat.S_ISREG(status.st_mode):
+            match, status = NAME.fullmatch(path.name), _read_status(path)
+            if match and status is not None and stat.S_ISREG(status.st_mode):
                 yield SavedBatch(
                     file=f"{process.label}/{path.name}",
                     rank=process.rank,
@@ -54,9 +58,28 @@ def iter_batches(run: RunDir) -> Iterator[SavedBatch]:
                 )
 
 
+def find_batch(run: RunDir, file: str) -> Path | None:
+    """The place of one saved batch, by its ``file``; None for what is none. No other process is looked at."""
+    folder, _, name = file.rpartition("/")
+    if not FOLDER.fullmatch(folder) or not NAME.fullmatch(name):
+        return None
+    path = run.path / folder / name
+    parts = [run.path / folder, *(run.path / folder).parents[: folder.count("/")]]
+    status = _read_status(path)
+    is_real = status is not None and stat.S_ISREG(status.st_mode) and not any(part.is_symlink() for part in parts)
+    return path if is_real and is_readable(run.path / folder / EVENTS) else None
+
+
+def _read_status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:  # it was removed meanwhile
+        return None
+
+
 def _read_left_out(process: ProcessDir, stem: str) -> list[str]:
     try:
-        about = read_json(process.path / f"{stem}.json")
+        about = parse_json(read_small_file(process.path / f"{stem}.json", MAX_NOTE_BYTES))
     except (OSError, ValueError):
         return []
     found = about.get("left_out") if isinstance(about, dict) else None

@@ -1,5 +1,6 @@
 """Level and flags of a run: what is on, and with ``--control`` what shall be."""
 
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -58,6 +59,7 @@ def show_flags(served: Served, run: str) -> FlagStates:
     settings = snapshot.settings
     on = set(rank.flags if rank else (name for name, value in settings.flags.items() if value is not False))
     level = rank.level if rank else settings.level
+    started = {name for name, value in settings.flags.items() if value is not False}
     looks = served.drawings.get_drawing(found).report["looks"]
     return FlagStates(
         state="ended" if snapshot.ended else "running",
@@ -68,7 +70,7 @@ def show_flags(served: Served, run: str) -> FlagStates:
                 summary=flag.summary,
                 probe=flag.probe or "",
                 is_on=flag.name in on,
-                by_level=flag.name not in on and (flag.name in looks or _is_woken_by_level(flag, level)),
+                by_level=flag.name not in on and level != "off" and _is_woken(flag, level, looks, started),
                 observations=looks.get(flag.name, {}).get("count", 0),
             )
             for flag in FLAGS
@@ -76,8 +78,10 @@ def show_flags(served: Served, run: str) -> FlagStates:
     )
 
 
-def _is_woken_by_level(flag: Flag, level: str) -> bool:
-    return bool(flag.level) and level in LEVELS[LEVELS.index(flag.level) :]
+def _is_woken(flag: Flag, level: str, looks: Mapping[str, Any], started: Container[str]) -> bool:
+    """True if the level wakes the probe of a flag, or its opening inspection did and nobody asked for the flag itself."""
+    is_of_level = bool(flag.level) and level in LEVELS[LEVELS.index(flag.level) :]
+    return is_of_level or (flag.name not in started and looks.get(flag.name, {}).get("count", 0) > 0)
 
 
 @route("POST", f"{API}/runs/{{run}}/flags", changes=True)

@@ -17,7 +17,7 @@ from tdbg.pages.render.tensor_picture import describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
 from tdbg.pages.selection.locations import Selected, select_datapoints
 from tdbg.pages.stats.nonfinite_places import find_nonfinite_places
-from tdbg.viewer.answers.batches import iter_batches
+from tdbg.viewer.answers.batches import find_batch
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served, UnknownRunError
 
@@ -157,6 +157,7 @@ def _open_pages(served: Served, run: str, batch: str = "") -> PageSet:
 
 
 def _locate_batch(run: RunDir, file: str) -> str:
-    if not any(one.file == file for one in iter_batches(run)):
+    path = find_batch(run, file)
+    if path is None:
         raise NothingCapturedError("there is no saved batch of this name", "GET .../batches lists them")
-    return str(run.path / file)
+    return str(path)

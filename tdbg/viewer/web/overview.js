@@ -10,7 +10,10 @@ export function loadPlotly() {
   plotly = plotly || new Promise((done, failed) => {
     const script = document.createElement("script");
     script.src = "/assets/plotly.js";
-    script.onload = done, script.onerror = () => failed(new Error("the charts need plotly: pip install 'tdbg[html]'"));
+    script.onload = done, script.onerror = () => {
+      plotly = null;  // the next page asks again
+      failed(new Error("the charts need plotly, which could not be loaded: pip install 'tdbg[html]' where tdbg runs, or reload this page"));
+    };
     document.head.append(script);
   });
   return plotly;
@@ -20,10 +23,11 @@ export function loadPlotly() {
 const showFirst = () => new Promise(done => { requestAnimationFrame(() => setTimeout(done)); setTimeout(done, 100); });
 
 export async function showOverview({root, base, run, ask, listen, link, addressOf}) {
-  const [data, status, {batches}] = await Promise.all([ask(base + "/overview"), ask(base + "/status"), ask(base + "/batches")]);
+  const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status")]);
   const asked = new URLSearchParams(location.search).get("finding");
   let isLive = status.state === "running";
-  const plotly = showFirst().then(loadPlotly), captured = listCaptured(data.findings);
+  const plotly = showFirst().then(loadPlotly);
+  let batches, captured, located = "";
   const first = draw(data);
   if (asked !== null) first.showFinding(Number(asked));
   if (!data.is_final) waitForWhole();
@@ -56,7 +60,11 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
   }
 
   function draw(found) {
-    const top = scrollY;
+    const top = scrollY, now = JSON.stringify(found.findings.map(one => [one.code, one.step, one.rank, one.module]));
+    if (now !== located) {  // what was kept is asked for again where a finding is new
+      batches = showFirst().then(() => ask(base + "/batches")).then(answer => answer.batches).catch(() => []);
+      captured = listCaptured(found.findings), located = now;
+    }
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
     const built = buildReport(report, found, {plotly, addLinks});
@@ -79,8 +87,12 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       add(`Metrics at step ${finding.step}`, `${addressOf(run, "metrics")}?step=${finding.step}`);
     }
     const texts = [...finding.evidence, finding.try_next].join(" ");
-    const batch = batches.find(one => texts.includes(one.file)) || batches.find(one => one.step === finding.step && one.rank === finding.rank);
-    if (batch) add("Saved batch", addressOfBatch(addressOf(run, "tensors"), batch));
+    batches.then(list => {
+      const named = list.filter(one => texts.includes(one.file));
+      const same = list.filter(one => one.step === finding.step && one.rank === finding.rank);
+      const batch = named.find(one => one.rank === finding.rank) || named[0] || (same.length === 1 ? same[0] : null);
+      if (batch) add("Saved batch", addressOfBatch(addressOf(run, "tensors"), batch));
+    });
     captured.then(list => {
       const one = finding.module && list.find(one => one.step === finding.step && one.rank === finding.rank);
       if (one) add("Captured tensors", `${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`);

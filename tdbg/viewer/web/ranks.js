@@ -23,6 +23,11 @@ export async function showRanks({root, base, run, ask, listen, addressOf, open})
   appendElement("p", data.lanes.note, root, "note");
   const place = appendElement("div", undefined, root, "chart");
   place.style.minHeight = heightOfLanes(data.lanes) + "px";
-  await loadPlotly();
+  try {
+    await loadPlotly();
+  } catch (error) {
+    place.style.minHeight = "";
+    return void appendElement("p", error.message, place, "state bad");
+  }
   if (place.isConnected) drawLanes(place, data.lanes, data.findings, {onFinding: number => open(`${addressOf(run, "overview")}?finding=${number}`)});
 }

@@ -74,7 +74,7 @@ export function describeCurve(name, curve, best) {
 export function drawCharts(charts, drawn, tools, steps) {
   charts.replaceChildren();
   if (!drawn.length) appendElement("p", "No key contains this text.", charts, "state");
-  const marks = steps ? steps.marks : [], range = findStepRange(drawn.flatMap(one => one.curves));
+  const marks = steps ? steps.marks : [], range = findStepRange([...drawn.flatMap(one => one.curves), {x: marks.map(one => one.step)}]);
   for (const one of drawn) {
     const box = appendElement("div", undefined, charts);
     const unit = formatUnit(one.unit);

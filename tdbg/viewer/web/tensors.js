@@ -4,8 +4,17 @@ const NOTHING_CAPTURED = "No tensors were captured in this run: use `tdbg run --
 
 export async function showTensors({root, base, ask, addressOf, run, link, showState}) {
   const place = new URLSearchParams(location.search);
-  const [found, {batches}] = await Promise.all([ask(base + "/pages", {datapoints: true}), ask(base + "/batches")]);
+  const {batches} = await ask(base + "/batches");
   if (place.get("batch") !== null) return showBatch({root, base, ask, addressOf, run, link, batches, file: place.get("batch")});
+  let found;
+  try {
+    found = await ask(base + "/pages", {datapoints: true});
+  } catch (error) {
+    if (!batches.length || error.name === "AbortError") throw error;
+    root.replaceChildren();
+    listBatches({root, addressOf, run, link, batches});
+    return void appendElement("p", error.message, root, "state bad");
+  }
   if (!found.datapoints && !batches.length) return showState(root, NOTHING_CAPTURED);
   const list = numberDatapoints(found.list);
   if (place.get("key") !== null) return showDatapoint({root, base, ask, addressOf, run, link, place, list});
