@@ -1,6 +1,5 @@
 """TD-R009: all ranks train on the same data."""
 
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,44 +19,66 @@ Batch = dict[str, str]  # path of an input -> checksum
 
 
 @dataclass
+class _Streak:
+    """Looks in a row in which the same ranks had the same checksum."""
+
+    first_step: int
+    looks: int = 0
+    values: set[str] = field(default_factory=set)  # the checksums in them
+
+
+@dataclass
 class _Input:
     """One input over all looks."""
 
-    values: set[str] = field(default_factory=set)  # its checksums on one rank
-    first_step: int = 0  # since when the same two ranks or more had the same
-    looks: int = 0  # since then,
-    equal_values: set[str] = field(default_factory=set)  # and the checksums in them on one rank
-    histories: dict[int, int] = field(default_factory=dict)  # rank -> a checksum of all its checksums since then
+    values: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # rank -> its first checksums
+    streaks: dict[frozenset[int], _Streak] = field(default_factory=dict)  # of ranks that are equal now
 
     def add_checksums(self, step: int, found: dict[int, str]) -> None:
-        """One more look: its checksum on each rank. It begins anew where no two ranks are equal any longer."""
-        self.values.add(next(iter(found.values())))
-        self._continue_history(step, found)
-        if not self.find_equal_ranks():
-            self.looks = 0
-            self.equal_values.clear()
-            self.histories.clear()
-            self._continue_history(step, found)
-
-    def _continue_history(self, step: int, found: dict[int, str]) -> None:
-        self.first_step = self.first_step if self.looks else step
-        self.looks += 1
-        self.equal_values.add(next(iter(found.values())))
+        """One more look: its checksum on each rank."""
+        equal: defaultdict[str, set[int]] = defaultdict(set)
         for rank, checksum in found.items():
-            self.histories[rank] = zlib.crc32(checksum.encode(), self.histories.get(rank, 0))
+            equal[checksum].add(rank)
+            if len(self.values[rank]) < EQUAL_LOOKS:
+                self.values[rank].add(checksum)
+        cells = [(checksum, frozenset(ranks)) for checksum, ranks in equal.items() if len(ranks) > 1]
+        going_on: dict[frozenset[int], _Streak] = {}
+        for before, streak in self.streaks.items():
+            for checksum, cell in cells:
+                common = before & cell  # of a group that falls apart each part goes on
+                if len(common) > 1 and (common not in going_on or streak.looks >= going_on[common].looks):
+                    going_on[common] = _Streak(streak.first_step, streak.looks + 1, streak.values | {checksum})
+        for checksum, cell in cells:
+            going_on.setdefault(cell, _Streak(step, 1, {checksum}))
+        self.streaks = going_on
 
-    def find_equal_ranks(self) -> set[frozenset[int]]:
-        """Ranks that had the same in every look since then."""
-        by_history: defaultdict[int, set[int]] = defaultdict(set)
-        for rank, history in self.histories.items():
-            by_history[history].add(rank)
-        return {frozenset(ranks) for ranks in by_history.values() if len(ranks) > 1}
+    def list_equal_groups(self) -> list[frozenset[int]]:
+        """Ranks that were equal in so many looks in a row, with so many different checksums."""
+        return [ranks for ranks, streak in self.streaks.items() if len(streak.values) >= EQUAL_LOOKS]
+
+    def varies_on(self, ranks: frozenset[int]) -> bool:
+        """True if it changes from step to step on one of the ranks."""
+        return any(len(self.values[rank]) >= EQUAL_LOOKS for rank in ranks)
 
 
 @dataclass
 class _Ranks:
     inputs: dict[str, _Input] = field(default_factory=dict)  # by path
     said: bool = False
+
+    def find_equal_inputs(self) -> tuple[frozenset[int], dict[str, _Streak], bool] | None:
+        """The ranks with most equal inputs, these inputs, and whether they are all that vary; None without any."""
+        named = sorted(self.inputs.items())
+        groups = {ranks for _, one in named for ranks in one.list_equal_groups()}
+        found = []
+        for ranks in groups:
+            equal = {name: one.streaks[ranks] for name, one in named if ranks in one.list_equal_groups()}
+            is_all = len(equal) == sum(one.varies_on(ranks) for _, one in named)
+            found.append((is_all, len(ranks), sorted(ranks), ranks, equal))
+        if not found:
+            return None
+        is_all, _, _, ranks, equal = max(found, key=lambda one: one[:3])
+        return ranks, equal, is_all
 
 
 @RULES.add
@@ -112,38 +133,29 @@ class SameBatches(Rule):
             ranks.inputs.setdefault(name, _Input()).add_checksums(
                 step, {rank: batch[name] for rank, batch in looks.items()}
             )
-        varying = {name: one for name, one in sorted(ranks.inputs.items()) if len(one.values) >= EQUAL_LOOKS}
-        equal = {
-            name: found
-            for name, one in varying.items()
-            if len(one.equal_values) >= EQUAL_LOOKS and (found := one.find_equal_ranks())
-        }
-        if ranks.said or not equal:
+        equal = None if ranks.said else ranks.find_equal_inputs()
+        if equal is None:
             return ()
         ranks.said = True
-        everywhere = set.intersection(*equal.values()) if len(equal) == len(varying) else set()
-        return self.report_once(self._given, self._make_equal_finding(ranks, equal, everywhere))
+        return self.report_once(self._given, self._make_equal_finding(*equal))
 
-    def _make_equal_finding(
-        self, ranks: _Ranks, equal: dict[str, set[frozenset[int]]], everywhere: set[frozenset[int]]
-    ) -> Finding:
-        least = min((ranks.inputs[name] for name in equal), key=lambda one: one.looks)
-        found = max(everywhere or next(iter(equal.values())), key=lambda those: (len(those), sorted(those)))
+    def _make_equal_finding(self, found: frozenset[int], equal: dict[str, _Streak], is_all: bool) -> Finding:
+        least = min(equal.values(), key=lambda one: one.looks)
         what = (
             "train on the same data"
-            if everywhere
+            if is_all
             else f"get the same {join_limited(list(equal), 3)}, but other inputs differ"
         )
         return self.make_finding(
             f"{format_ranks(found)} {what}: {least.looks} of {format_count(least.looks, 'batch')} looked at were equal, from step"
             f" {least.first_step} on",
-            severity=self.severity if everywhere else "info",
+            severity=self.severity if is_all else "info",
             first_step=least.first_step,
             rank=min(found),
             phase="input",
             evidence=[
-                f"input {name}: {format_count(len(ranks.inputs[name].equal_values), 'different value')}, each equal on these ranks"
-                for name in list(equal)[:3]
+                f"input {name}: {format_count(len(streak.values), 'different value')}, each equal on these ranks"
+                for name, streak in list(equal.items())[:3]
             ],
             cause="a loader without a DistributedSampler, or the same seed for the order of all ranks",
             try_next="give each rank its own part of the data: DistributedSampler(dataset), set_epoch(epoch)",

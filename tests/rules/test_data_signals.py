@@ -170,6 +170,19 @@ def test_ranks_that_are_equal_in_pairs_are_named(make_stream: Any) -> None:
     assert finding.code == "TD-R009" and finding.title.startswith("ranks 1, 3 train on the same data")
 
 
+def test_ranks_that_become_equal_beside_others_that_always_kept_a_constant_input_are_named(make_stream: Any) -> None:
+    def read_checksum(rank: int, step: int) -> str:
+        return "1" if rank < 2 else f"s{step}" if step > 100 else f"{rank}-{step}"
+
+    steps = (1, 2, 3, 104, 108, 112)
+    own = [
+        [make_batch(step, checksums=[read_checksum(rank, step)], group=[0, 1, 2, 3]) for step in steps]
+        for rank in range(4)
+    ]
+    (finding,) = run_ranks(make_stream(), *own).judge_stream().findings
+    assert finding.title.startswith("ranks 2-3 train on the same data: 3 of 3") and finding.first_step == 104
+
+
 def test_one_equal_input_of_several_is_a_note(make_stream: Any) -> None:
     own = [
         [make_batch(step, names=["x", "noise"], checksums=[f"{rank}-{step}", f"n{step}"]) for step in (1, 2, 3)]
@@ -194,6 +207,18 @@ DATA: dict[str, tuple[list[Observation], ...]] = {
     "a sharded model": (make_same_batches(1, 2, 3, is_split=True), make_same_batches(1, 2, 3, is_split=True)),
     "no wrapper": (make_same_batches(1, 2, 3, wrapped=False), make_same_batches(1, 2, 3, wrapped=False)),
     "other groups": (make_same_batches(1, 2, 3, group=[0]), make_same_batches(1, 2, 3, group=[1])),
+    "a mask that two of four ranks keep": tuple(
+        [
+            make_batch(
+                step,
+                names=["x", "mask"],
+                checksums=[f"{rank}-{step}", "1" if rank > 1 else f"m{rank}-{step}"],
+                group=[0, 1, 2, 3],
+            )
+            for step in (1, 2, 3)
+        ]
+        for rank in range(4)
+    ),
     "a constant mask beside own data": tuple(
         [make_batch(step, names=["x", "mask"], checksums=[f"{rank}-{step}", "1"]) for step in (1, 2, 3)]
         for rank in (0, 1)
