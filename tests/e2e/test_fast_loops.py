@@ -7,7 +7,7 @@ from tests.e2e.conftest import Result, Runner, assert_named_first, assert_notes_
 
 NAMED = {  # kind -> code, and the beginning of the line; the probe that would name it in longer steps
     "starved": ("TD-P002", "waiting for batches of Rows (training) takes", "dataloader"),
-    "leak": ("TD-M001", "host memory grew 1,", "memory"),
+    "leak": ("TD-M001", "host memory grew ", "memory"),
 }
 
 
