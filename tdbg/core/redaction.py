@@ -63,10 +63,10 @@ _VALUE = lazy_pattern(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|[^\s,;&)\]}\"']
 _NAMED = lazy_pattern(rf"(?<![\w.-])(?P<name>{_NAME})\\?[\"']?\s*(?:=>|=|:(?!//))\s*\\?(?=[^\s=])")
 _OPTION = lazy_pattern(rf"(?<![\w-])(?P<name>--?{_NAME})\\?[\"']?,?\s+\\?(?=[\"']?[^\s-])")
 _URL = lazy_pattern(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#@\"']*(?:@[^\s/?#@\"']*)*@")
-# "basic training" is prose: after blanks alone, a short word in lower case (or with a capital), or a number, is no credential.
+# "basic training" is prose: in a text, not in an assignment, a short word in lower case (or with a capital), or a number, is no credential.
 _BEARER = lazy_pattern(
     r"\b(?P<name>bearer|basic|digest|negotiate)"
-    r"(?P<sep>\s*[:=][\s:=]*|\s+(?!\(|(?-i:[A-Za-z]?[a-z]{0,14}|\d{1,3})[.!?:]*(?![^\s,;)])))(?P<value>[^\s\"',;)\]}]+)",
+    r"(?P<sep>\s*[:=][\s:=]*|(?:(?<=[:=]\s\w{6})|(?<=[:='\"]\w{6}))\s+|\s+(?!\(|(?-i:[A-Za-z]?[a-z]{0,14}|\d{1,3})[.!?:]*(?![^\s,;)])))(?P<value>[^\s\"',;)\]}]+)",
     re.IGNORECASE,
 )
 _HEADER = lazy_pattern(

@@ -9,6 +9,7 @@ from tdbg.core.events import Anomaly, Finding, Step, as_float
 from tdbg.core.step_anomalies import LossSpike, has_exploded, has_vanished
 
 MAX_KINDS = 100  # of anomalies in a process
+DEBUGGERS = ("general", "training", "diffusion")  # of the Python API
 
 
 class TrainingSummary(TypedDict):
@@ -109,7 +110,8 @@ class AnomalyCounts:
         key = event.debugger, event.kind
         if key in self._by_kind or len(self._by_kind) < MAX_KINDS:
             self._by_kind[key] = max(event.count, self._by_kind.get(key, 0))
-        self._recorded[event.debugger] += 1
+        if event.debugger in DEBUGGERS:
+            self._recorded[event.debugger] += 1
 
     def count_kinds(self, debugger: str) -> dict[str, int]:
         """How many of each kind the debuggers of one sort found."""

@@ -106,7 +106,7 @@ class DeadRun(PerProcessRule[_Streak]):
         said, state.said = state.said, True
         if said:
             return None
-        self._told[process.label] = state
+        self._told.setdefault(process.label, state)
         return self._make_dead_finding(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
@@ -123,7 +123,9 @@ class DeadRun(PerProcessRule[_Streak]):
         given = self._given[0]
         named = next((one for one in view.processes.values() if self._is_origin(given, one.process)), None)
         streak = self._told.get(named.process.label, self._longest) if named is not None else self._longest
-        if named is not None and named.end is not None and is_non_finite(named.end.loss):
+        if named is not None and self._states.get(named.process.label) is not streak:
+            given.title = given.title.replace(GOING_ON, f"for {format_count(streak.steps, 'step')}")  # it was over
+        elif named is not None and named.end is not None and is_non_finite(named.end.loss):
             given.title = given.title.replace(
                 GOING_ON, f"for {format_count(streak.steps, 'step')}, to the end of the run"
             )

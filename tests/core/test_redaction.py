@@ -283,6 +283,8 @@ def test_prose_that_holds_the_name_of_a_scheme_is_kept(text: str) -> None:
         "Bearer abcdefghijklmnopqrstuvwxyz",
         "Bearer ABCDEF",
         "Bearer 1234567",
+        "header = Bearer secrettoken",
+        "-H=bearer abcdefghijklm",
     ],
 )
 def test_a_credential_after_the_name_of_its_scheme_is_masked(text: str) -> None:

@@ -340,6 +340,15 @@ def test_title_and_evidence_are_of_the_rank_that_is_named(tmp_path, order, first
     assert finding.evidence[0].startswith(f"{told} steps without a finite loss, from step 3 on")
 
 
+def test_of_two_streaks_the_title_counts_the_one_that_it_tells_of(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5] * 9 + ["nan"] * 30 + [2.4] * 60 + ["nan"] * 51)
+    run.emit_events(rank, End(step=150, loss="nan", loss_step=150))
+    finding = find_first(run, "TD-N002")
+    assert finding.title == "the loss has been NaN or Inf for 30 steps, rank 0, since step 10"
+    assert finding.evidence[0] == "51 steps without a finite loss, from step 100 on"
+
+
 def test_a_loss_that_nobody_met_before_the_end_is_told(one_rank):
     """The budget left the last steps without a record, or a part of tdbg was off."""
     run, rank = one_rank

@@ -49,7 +49,8 @@ class RowCounts:
 class _Layout:
     """Where the samples of a batch may lie."""
 
-    rows: list[int] = field(default_factory=list)  # leading dimensions, and lengths of sequences
+    rows: list[int] = field(default_factory=list)  # leading dimensions,
+    lengths: list[int] = field(default_factory=list)  # and lengths of lists and tuples
     shapes: defaultdict[object, list[tuple[int, ...]]] = field(default_factory=lambda: defaultdict(list))
     items: int = 0
 
@@ -67,7 +68,7 @@ class _Layout:
         if inner is None:
             return False
         if isinstance(item, list | tuple):
-            self.rows.append(len(item))
+            self.lengths.append(len(item))
         return all(self.add_item(one, depth + 1) for one in inner)
 
     def _add_array(self, item: Any) -> None:
@@ -86,7 +87,7 @@ class _Layout:
         every = [shape for shapes in self.shapes.values() for shape in shapes]
         in_dimension = any(count in shape or count in accumulate(shape, mul) for shape in every)
         in_parts = any(_has_sum(shapes, count) for shapes in self.shapes.values())
-        return max(self.rows) >= count or in_dimension or in_parts
+        return max([*self.rows, *self.lengths]) >= count or in_dimension or in_parts
 
 
 def count_rows(batch: object, fetched: int) -> int | None:
@@ -100,7 +101,7 @@ def count_rows(batch: object, fetched: int) -> int | None:
         is_known = layout.add_item(batch)
     if not is_known or not layout.shapes or layout.has_samples(fetched):
         return None
-    return max(layout.rows)
+    return max(layout.rows or layout.lengths)
 
 
 def _list_inner(item: Any) -> Iterable[object] | None:
