@@ -17,6 +17,7 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import round_number
 from tdbg.probes.gradients import NO_GRADIENT
 from tdbg.runtime.listener import LATER_STEPS
+from tdbg.runtime.root_search import is_anything_compiled
 from tdbg.runtime.tensors import Bad, find_bad_values
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ class GradientReport(Probe):
     def attach(self) -> None:
         self._explosion, self._vanishing = self.threshold("explosion"), self.threshold("vanishing")
         self._jump = self.threshold("jump")
-        self.patch_at("clip_grad_norm_", before=self._note_limit)
+        # A compiled frame that clips is guarded on the function: one more look must not compile it anew.
+        if not (self.monitor.inspection.is_repeat_open and is_anything_compiled()):
+            self.patch_at("clip_grad_norm_", before=self._note_limit)
 
     def forked(self) -> None:
         self._due.clear()

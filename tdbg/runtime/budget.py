@@ -35,6 +35,7 @@ class Budget:
         self.inspection_s = 0.0  # spent of it, as of the last inspection that is over
         self._allowed_since: float | None = None  # while it may be spent
         self._spending_rate = self._credit_s = 0.0
+        self._owed_s = 0.0  # while it may be spent: what was overspent before, which it does not pay
         self._target_s = 0.0  # to be saved for a look to come
         self._saving_since = now
         self._granted_s = 0.0  # while what was saved is spent
@@ -61,7 +62,11 @@ class Budget:
             earned -= self._saved_s(now)
         if since is None:
             return earned
-        return earned + min(self.allowance_s - self.inspection_s, self._credit_s + self._spending_rate * (now - since))
+        return (
+            earned
+            + self._owed_s
+            + min(self.allowance_s - self.inspection_s, self._credit_s + self._spending_rate * (now - since))
+        )
 
     def save_up(self, target_s: float, now: float) -> None:
         """From now on put a part of what is earned aside, up to ``target_s``; what was spent on a look is settled."""
@@ -88,22 +93,30 @@ class Budget:
     def open_allowance(self, now: float, rate: float, credit_s: float = 0.0) -> None:
         """From now on the allowance may be spent: ``credit_s`` at once, and then ``rate`` of the time since.
 
-        It pays for what was overspent until now.
+        The first time it pays for what was overspent until now; later that stays owed, and stops no look meanwhile.
         """
         self.close_allowance(now)
+        owed_s = max(self._over_share_s(now), 0.0)
+        if self.inspection_s == 0.0:
+            self._charge_allowance(min(owed_s, self.allowance_s))
+        elif self.inspection_s < self.allowance_s:
+            self._owed_s = owed_s
         self._allowed_since, self._spending_rate, self._credit_s = now, rate, credit_s
 
     def is_allowance_spent(self, now: float) -> bool:
         """True once the share alone would not have paid for what was done, and the whole allowance is used up."""
-        return self._over_share_s(now) >= self.allowance_s - self.inspection_s
+        return self._over_share_s(now) - self._owed_s >= self.allowance_s - self.inspection_s
 
     def close_allowance(self, now: float) -> None:
         """Charge what was spent above the share to the allowance; what is left of it is kept for a later inspection."""
-        used = min(max(self._over_share_s(now), 0.0), self.allowance_s - self.inspection_s)
-        self._allowed_since = None
-        self.inspection_s += used
-        self._banked_s += used
+        used_s = self.spent_of_allowance_s(now) - self.inspection_s
+        self._allowed_since, self._owed_s = None, 0.0
+        self._charge_allowance(used_s)
         self._settle_extras(now)
+
+    def _charge_allowance(self, seconds: float) -> None:
+        self.inspection_s += seconds
+        self._banked_s += seconds
 
     def _settle_extras(self, now: float) -> None:
         """What the steps of an inspection have cost holds back none of those that follow, and does not space them."""
@@ -116,7 +129,8 @@ class Budget:
         """What the inspection has used so far."""
         if self._allowed_since is None:
             return self.inspection_s
-        return self.inspection_s + min(max(self._over_share_s(now), 0.0), self.allowance_s - self.inspection_s)
+        spent_s = max(self._over_share_s(now) - self._owed_s, 0.0)
+        return self.inspection_s + min(spent_s, self.allowance_s - self.inspection_s)
 
     def _over_share_s(self, now: float) -> float:
         return self.own_s - self.earned_by_share_s(now)

@@ -165,6 +165,8 @@ class Inspection:
     def _inspect_again(self) -> None:
         """The training has become another one: a few of its steps are looked at as the first were, if that can be paid."""
         if self._budget.allowance_s <= self._budget.inspection_s:
+            if self._waiting:  # a probe that was woken for it rests again
+                self._activate(self._kept)
             return
         self._until, self.is_open = self._state.step + AGAIN_STEPS, True
         self._activate(self._load())

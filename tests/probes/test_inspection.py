@@ -314,6 +314,24 @@ def test_an_allowance_is_spent_at_half_speed_and_never_refilled() -> None:
     assert budget.earned_s(40.0) == pytest.approx(0.6 + 0.6 + 0.2)
 
 
+def test_what_is_owed_from_before_is_not_paid_by_a_later_inspection_and_stops_none_of_its_looks() -> None:
+    budget = Budget(1.0, now=0.0)
+    budget.allowance_s = 1.0
+    budget.open_allowance(0.0, rate=0.5)
+    budget.charge("step", 0.2)
+    budget.close_allowance(10.0)
+    assert budget.inspection_s == pytest.approx(0.1)
+    budget.charge("step", 2.0)  # glances that cost more than the share
+    owed_s = budget.own_s - budget.earned_s(100.0)
+    budget.open_allowance(100.0, rate=0.5, credit_s=0.1)
+    assert budget.earned_s(100.0) == pytest.approx(budget.own_s + 0.1) and not budget.is_allowance_spent(100.0)
+    budget.charge("step", 0.3)
+    assert budget.spent_of_allowance_s(101.0) == pytest.approx(0.1 + 0.29)
+    budget.close_allowance(101.0)
+    assert budget.inspection_s == pytest.approx(0.39)
+    assert budget.own_s - budget.earned_s(101.0) == pytest.approx(owed_s), "it is owed as before"
+
+
 def test_a_part_of_an_allowance_may_be_spent_at_once() -> None:
     budget = Budget(1.0, now=0.0)
     budget.allowance_s = 1.0

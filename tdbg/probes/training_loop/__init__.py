@@ -102,9 +102,12 @@ class TrainingLoop(EveryUpdate):
         self.patch_at("optimizer-cleared", after=self._optimizer_zeroed)
         self.patch_at("module-cleared", after=self._module_zeroed)
         self.patch_at("scaler-step", after=self._scaler_stepped)
-        self.for_each_function(
-            "checkpointed", lambda owner, name: self.patches.wrap_attribute(owner, name, self._around_checkpoint)
-        )
+        # The compiler knows this function by identity. A program that has imported the wrapper of the opening would be
+        # compiled with the function itself, which another wrapper in its place makes unknown: a break, or an error.
+        if not self.monitor.inspection.is_repeat_open:
+            self.for_each_function(
+                "checkpointed", lambda owner, name: self.patches.wrap_attribute(owner, name, self._around_checkpoint)
+            )
 
     def _around_checkpoint(self, original: Callable[..., object]) -> Callable[..., object]:
         def checkpoint(*args: Any, **kwargs: object) -> object:
