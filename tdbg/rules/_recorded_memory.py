@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate, pairwise, starmap
+from itertools import accumulate, pairwise, starmap, takewhile
 from statistics import median
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ RECENT, SPREAD = 48, 96  # records kept: the last ones, and some of the whole ru
 LEAST_MB = 1074.0  # as MEMORY.creep_mb
 LEAST_STEPS, LEAST_S = 200, 5.0
 IN_ONE_PASS = 4.0  # times that, within one pass over the data: results of a pass may be kept until its end
+LATER = 0.5  # of the least must come after the pass in which it began: a cache is full by then
 FELL_SHARE = 0.5  # memory that fell by this part of the growth comes and goes
 SLOWER = 0.7  # the pace of the second half must reach this part of that of the first
 FASTER = 1.1  # and the pace before the growth must not be more than that many times that of the growth
@@ -99,12 +100,23 @@ def _cut_flat_beginning(points: Sequence[RecordedMemory]) -> Sequence[RecordedMe
 def _is_enough(points: Sequence[RecordedMemory], kind: str) -> bool:
     """True if memory grew by enough for the steps, the time and the passes it grew in."""
     first, last = points[0], points[-1]
-    least_mb = LEAST_MB
-    if last.epoch is not None and first.epoch == last.epoch:
-        least_mb *= IN_ONE_PASS
-        if kind == "host" and last.epoch == 0:
-            return False  # caches fill in the first pass
-    return last.mb - first.mb >= least_mb and last.t - first.t >= LEAST_S and last.step - first.step >= LEAST_STEPS
+    grown_mb = last.mb - first.mb
+    if last.t - first.t < LEAST_S or last.step - first.step < LEAST_STEPS or grown_mb < LEAST_MB:
+        return False
+    later = _cut_first_pass(points)
+    if last.epoch is None:
+        return True
+    if not later:  # caches fill in the first pass
+        return grown_mb >= IN_ONE_PASS * LEAST_MB and (kind == "device" or last.epoch != 0)
+    later_mb = later[-1].mb - later[0].mb
+    later_pace, pace = _compute_pace(later[0][1:3], later[-1][1:3]), _compute_pace(first[1:3], last[1:3])
+    return later_mb >= LATER * LEAST_MB and later_pace >= SLOWER * pace
+
+
+def _cut_first_pass(points: Sequence[RecordedMemory]) -> Sequence[RecordedMemory]:
+    """The points after the pass in which memory began to grow, and after each first pass: a program may train twice."""
+    begun = len(list(takewhile(lambda point: point.epoch == points[0].epoch, points)))
+    return points[max([begun, *(index + 1 for index, point in enumerate(points) if point.epoch == 0)]) :]
 
 
 def _find_places(points: Sequence[RecordedMemory]) -> list[tuple[int, float]]:

@@ -36,8 +36,9 @@ class MemoryCreep(ObservingRule[_State]):
     whatever it is made of (for host memory not in the first pass over the data: caches fill then). Host memory that
     grows without graphs is only info: a buffer may be meant to fill.
     Where steps are too short for that, it reads the memory in the step records, from step 51 on: 1,074 MB more over
-    200 steps and 5 s, at least 10 records, on and on and not slower than before; four times as much if it all came
-    in one pass over the data, and host memory not in the first pass. It is silent if memory was as high before, or
+    200 steps and 5 s, at least 10 records, on and on and not slower than before; half of that
+    after the pass over the data in which it began, as fast as in it; four times as much where there is no later
+    pass yet, and host memory not in the first pass. It is silent if memory was as high before, or
     if batches or sequences grow: then a device's peak rises faster, or forward passes on the host take longer.
     Records tell no kinds of tensors: what grew on the host is info, and the evidence says which flag would tell.
 

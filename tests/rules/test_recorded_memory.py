@@ -163,6 +163,39 @@ def test_within_the_first_pass_much_may_be_meant(one_rank: Any, kind: str, grown
     assert len(list_growths(run)) == count
 
 
+def fills_in(part_of_run: float) -> Shape:
+    return lambda part: min(part / part_of_run, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("grown_mb", [1500.0, 3000.0, 4200.0])
+@pytest.mark.parametrize(("step_ms", "pass_s"), [(3.0, 23.0), (4.0, 60.0), (3.5, 300.0)])
+@pytest.mark.parametrize("passes", [1.05, 1.2, 3.0])
+def test_a_cache_that_fills_in_the_first_pass_is_not(
+    one_rank: Any, kind: str, grown_mb: float, step_ms: float, pass_s: float, passes: float
+) -> None:
+    run, rank = one_rank
+    steps, records = round(passes * pass_s * 1e3 / step_ms), round(passes * min(pass_s * 2, 200))
+    cached = make_steps(kind, grown_mb, fills_in(1 / passes), steps=steps, step_ms=step_ms, records=records)
+    for record in cached:
+        record.epoch = int(record.step / steps * passes)
+    write_run(run, rank, cached)
+    assert list_growths(run) == []
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize(("leaks", "count"), [(False, 0), (True, 1)])
+def test_a_second_training_has_a_first_pass_again(one_rank: Any, kind: str, leaks: bool, count: int) -> None:
+    run, rank = one_rank
+    records = make_steps(
+        kind, 4000.0, (lambda part: part) if leaks else (lambda part: min(max(4 * part - 2, 0.0), 1.0))
+    )
+    for index, record in enumerate(records):
+        record.epoch = [0, 1, 0, 1][index // 50]  # two trainings of two passes; the cache fills in the third
+    write_run(run, rank, records)
+    assert len(list_growths(run)) == count
+
+
 @pytest.mark.parametrize("sizes", [{"steps": 240}, {"records": 8}, {"steps": 1800, "step_ms": 0.5}])
 def test_few_steps_records_or_seconds_say_nothing(one_rank: Any, sizes: dict[str, Any]) -> None:
     run, rank = one_rank
