@@ -1,16 +1,17 @@
 """TD-M001: memory grows from step to step."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import ClassVar
 
-from tdbg.core.events import Cost, Event, Finding, Observation, ProbeOff, Step
+from tdbg.core.events import SEVERITIES, Cost, Event, Finding, Observation, ProbeOff, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.steady_growth import Growth
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, ObservingRule, Reported, add_grade, overwrite_finding
+from tdbg.rules import RULES, ObservingRule, add_grade, overwrite_finding
 from tdbg.rules._probe_presence import ProbePresence
 from tdbg.rules._recorded_memory import MemoryTrail
 from tdbg.rules.text import format_figure
@@ -18,11 +19,12 @@ from tdbg.rules.text import format_figure
 MAX_KINDS = 4
 
 
-class _State(Reported):
+class _State:
     def __init__(self) -> None:
         self.probe = ProbePresence(MemoryGrowth.PROBE)
         self.trails = (MemoryTrail("device"), MemoryTrail("host"))
-        self.recorded: Finding | None = None  # what was made of its records
+        self.said: set[str] = set()  # host, device: of which nothing more is made of records
+        self.recorded: set[str] = set()  # of which the last word was made of records
 
 
 @RULES.add
@@ -64,29 +66,60 @@ class MemoryCreep(ObservingRule[_State]):
     needs = Needs(observes)
     kept = _State
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: defaultdict[str, list[Finding]] = defaultdict(list)  # host, device: one finding each
+
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        """Observations go to `evaluate`; step records are kept, and judged whenever it is known that no probe looks."""
-        if isinstance(event, Observation):
-            return super().feed(process, event)
+        """Observations are told; step records are kept, and judged whenever it is known that no probe looks."""
         state = self._states[process.label]
+        if isinstance(event, Observation):
+            return self._feed_observation(process, state, event)
         if isinstance(event, Step):
-            if event.phase == "train" and not state.said:
+            if event.phase == "train":
                 for trail in state.trails:
-                    trail.add_record(event)
+                    if trail.kind not in state.said:
+                        trail.add_record(event)
             return ()
         state.probe.add_event(event)
-        if isinstance(event, Cost) and state.probe.is_absent and not state.said:
+        if isinstance(event, Cost) and state.probe.is_absent:
             return self._judge_records(process, state)
         return ()
 
+    def _feed_observation(self, process: ProcessDir, state: _State, event: Observation) -> Iterable[Finding]:
+        seen = MemoryGrowth.from_event(event)
+        new = self.evaluate(process, state, seen) if seen is not None else None
+        if seen is None or new is None:
+            return []
+        kind = "device" if seen.kind == "device" else "host"
+        state.said.add(kind)
+        found = self._tell(process, kind, add_grade(new, seen))
+        state.recorded.discard(kind)
+        return found
+
     def _judge_records(self, process: ProcessDir, state: _State) -> Iterable[Finding]:
+        found = []
         for trail in state.trails:
-            leak = trail.find_leak()
+            leak = trail.find_leak() if trail.kind not in state.said else None
             if leak is not None:
-                state.said = True
-                state.recorded = self._make_recorded_finding(process, trail.kind, *leak)
-                return self.report_from(process, self._given, state.recorded)
-        return ()
+                state.said.add(trail.kind)
+                found += self._tell(process, trail.kind, self._make_recorded_finding(process, trail.kind, *leak))
+                state.recorded.add(trail.kind)
+        return found
+
+    def _tell(self, process: ProcessDir, kind: str, new: Finding) -> list[Finding]:
+        """Give out what is new of a kind, as grave as the gravest; it takes the place of what this process's records told."""
+        given = self._told[kind]
+        severity = max((one.severity for one in (*given, new)), key=SEVERITIES.index)
+        if given and kind in self._states[process.label].recorded and self._is_origin(given[0], process):
+            first, found = given[0], list[Finding]()
+            new.first_step = min(first.first_step or 0, new.first_step or 0)
+            new.evidence += [line for line in first.evidence if line.startswith("also ")]
+            overwrite_finding(first, new)
+        else:
+            found = self.report_from(process, given, new)
+        given[0].severity = severity
+        return found
 
     def _make_recorded_finding(self, process: ProcessDir, kind: str, growth: Growth, records: int) -> Finding:
         return self.make_finding(
@@ -105,17 +138,7 @@ class MemoryCreep(ObservingRule[_State]):
         )
 
     def evaluate(self, process: ProcessDir, state: _State, seen: MemoryGrowth) -> Finding | None:
-        if not seen.sure:
-            return None
-        state.said = True
-        new = self._make_counted_finding(process, seen)
-        first = self._given[0] if self._given else None
-        if first is None or first is not state.recorded or not self._is_origin(first, process):
-            return new
-        new.first_step = min(first.first_step or 0, new.first_step or 0)
-        new.evidence += [line for line in first.evidence if line.startswith("also ")]
-        overwrite_finding(first, add_grade(new, seen))  # it knows what the records do not tell
-        return None
+        return self._make_counted_finding(process, seen) if seen.sure else None
 
     def _make_counted_finding(self, process: ProcessDir, seen: MemoryGrowth) -> Finding:
         graphs = seen.piled_up

@@ -242,3 +242,68 @@ def test_of_several_ranks_one_is_told(make_stream: Any) -> None:
         write_run(run, run.begin_rank(number, 2), make_steps("device", 20_000.0, seed=number))
     (finding,) = list_growths(run)
     assert any(line.startswith("also on rank ") for line in finding.evidence)
+
+
+def join_memories(host: list[Step], device: list[Step]) -> list[Step]:
+    """The device memory of one training beside the host memory of another."""
+    for record, other in zip(host, device, strict=True):
+        record.device_mb, record.device_peak_mb = other.device_mb, other.device_peak_mb
+    return host
+
+
+def make_creep(t: float, kind: str, **values: Any) -> Observation:
+    return Observation(t=t, probe="memory", part="CREEP", step=9000, text="", values={**CREEP, "kind": kind, **values})
+
+
+def test_a_note_on_the_host_does_not_hide_a_leak_on_the_device(one_rank: Any) -> None:
+    run, rank = one_rank
+    device = make_steps("device", 9000.0, begins_at(0.5), passes=12)
+    write_run(run, rank, join_memories(make_steps("host", 20_000.0, passes=12), device))
+    assert {(one.severity, one.title.split()[0]) for one in list_growths(run)} == {
+        ("info", "host"),
+        ("warning", "device"),
+    }
+
+
+@pytest.mark.parametrize("kinds", [("host", "device"), ("device", "host")])
+def test_a_note_of_one_rank_does_not_hide_a_leak_of_another(make_stream: Any, kinds: tuple[str, str]) -> None:
+    run = make_stream()
+    for number, kind in enumerate(kinds):
+        write_run(run, run.begin_rank(number, 2), make_steps(kind, 20_000.0, seed=number))
+    assert {(one.severity, one.title.split()[0]) for one in list_growths(run)} == {
+        ("info", "host"),
+        ("warning", "device"),
+    }
+
+
+@pytest.mark.parametrize("graphs", [(True, False), (False, True)])
+def test_the_gravest_of_the_ranks_counts(make_stream: Any, graphs: tuple[bool, bool]) -> None:
+    run = make_stream()
+    for number, piled_up in enumerate(graphs):
+        creep = make_creep(1001.0, "host", piled_up=piled_up)
+        write_run(run, run.begin_rank(number, 2), make_steps("host", 0.0), others=[creep])
+    (finding,) = list_growths(run)
+    assert finding.severity == "warning"
+
+
+def test_the_probe_takes_back_no_word_on_the_other_memory(one_rank: Any) -> None:
+    run, rank = one_rank
+    creep = make_creep(1040.0, "host", piled_up=False)
+    write_run(run, rank, make_steps("device", 20_000.0), others=[creep])
+    assert {(one.severity, one.title.split()[0]) for one in list_growths(run)} == {
+        ("info", "host"),
+        ("warning", "device"),
+    }
+
+
+@pytest.mark.parametrize("begins", [(0.0, 0.3), (0.3, 0.0)])
+@pytest.mark.parametrize("speaks", [0, 1])
+def test_the_probe_of_any_rank_may_know_better(make_stream: Any, begins: tuple[float, float], speaks: int) -> None:
+    run = make_stream()
+    for number, begin in enumerate(begins):
+        others = [make_creep(1045.0, "device")] if number == speaks else []
+        write_run(run, run.begin_rank(number, 2), make_steps("device", 20_000.0, begins_at(begin)), others=others)
+    (finding,) = list_growths(run)
+    is_first = begins[speaks] == 0.0
+    assert ("99 more tensors with a graph" in str(finding.evidence)) is is_first
+    assert any(line.startswith(f"also on rank {1 - speaks if is_first else speaks}") for line in finding.evidence)
