@@ -34,6 +34,19 @@ class RecordedMemory(NamedTuple):
     side: float  # host: milliseconds of the forward pass; device: how far the peak lies above it
 
 
+class Leak(NamedTuple):
+    """What the records show."""
+
+    growth: Growth
+    records: int
+    has_passes: bool  # over the data, as far as is known: without them nothing tells a buffer that fills from a leak
+
+    @property
+    def is_sure(self) -> bool:
+        """True if it is more than what may be meant."""
+        return self.has_passes or self.growth.mb >= IN_ONE_PASS * LEAST_MB
+
+
 class MemoryTrail:
     """The memory of one kind, host or device, over the records of one process; bounded."""
 
@@ -60,8 +73,8 @@ class MemoryTrail:
                 self._stride *= 2
         self._count += 1
 
-    def find_leak(self) -> tuple[Growth, int] | None:
-        """The longest steady growth up to now if it is worth a word, with its number of records."""
+    def find_leak(self) -> Leak | None:
+        """The longest steady growth up to now if it is worth a word."""
         points = [point for point in self._spread if point.step < self._recent[0].step] if self._recent else []
         points += self._recent
         if len(points) < MIN_SAMPLES:
@@ -75,16 +88,14 @@ class MemoryTrail:
                 return self._judge_growth(points, _cut_flat_beginning(points[start:]))
         return None
 
-    def _judge_growth(
-        self, points: Sequence[RecordedMemory], growing: Sequence[RecordedMemory]
-    ) -> tuple[Growth, int] | None:
+    def _judge_growth(self, points: Sequence[RecordedMemory], growing: Sequence[RecordedMemory]) -> Leak | None:
         first, last = growing[0], growing[-1]
         growth = Growth(first.step, last.step, first.mb, last.mb)
         if len(growing) < MIN_SAMPLES or not _is_enough(growing, self.kind) or _slows_down(growing):
             return None
         if _is_used_by_steps(growing, self.kind) or _find_largest_fall(points) > FELL_SHARE * growth.mb:
             return None
-        return growth, len(growing)
+        return Leak(growth, len(growing), last.epoch is not None)
 
 
 def _grows_steadily(points: Sequence[RecordedMemory]) -> bool:

@@ -9,11 +9,10 @@ from tdbg.core.observations import Evidence
 from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.steady_growth import Growth
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule, add_grade, overwrite_finding
 from tdbg.rules._probe_presence import ProbePresence
-from tdbg.rules._recorded_memory import MemoryTrail
+from tdbg.rules._recorded_memory import Leak, MemoryTrail
 from tdbg.rules.text import format_figure
 
 MAX_KINDS = 4
@@ -40,7 +39,8 @@ class MemoryCreep(ObservingRule[_State]):
     Where steps are too short for that, it reads the memory in the step records, from step 51 on: 1,074 MB more over
     200 steps and 5 s, at least 10 records, on and on and not slower than before; half of that
     after the pass over the data in which it began, as fast as in it; four times as much where there is no later
-    pass yet, and host memory not in the first pass. It is silent if memory was as high before, or
+    pass yet, and host memory not in the first pass. Without a DataLoader no pass is known: device memory is info
+    too up to four times as much, and the cause names what may be meant to grow. It is silent if memory was as high before, or
     if batches or sequences grow: then a device's peak rises faster, or forward passes on the host take longer.
     Records tell no kinds of tensors: what grew on the host is info, and the evidence says which flag would tell.
 
@@ -101,10 +101,11 @@ class MemoryCreep(ObservingRule[_State]):
         found = []
         for trail in state.trails:
             leak = trail.find_leak() if trail.kind not in state.said else None
-            if leak is not None:
-                state.said.add(trail.kind)
-                found += self._tell(process, trail.kind, self._make_recorded_finding(process, trail.kind, *leak))
+            if leak is not None and (leak.is_sure or trail.kind not in state.recorded):
+                found += self._tell(process, trail.kind, self._make_recorded_finding(process, trail.kind, leak))
                 state.recorded.add(trail.kind)
+                if leak.is_sure or trail.kind == "host":
+                    state.said.add(trail.kind)
         return found
 
     def _tell(self, process: ProcessDir, kind: str, new: Finding) -> list[Finding]:
@@ -121,10 +122,11 @@ class MemoryCreep(ObservingRule[_State]):
         given[0].severity = severity
         return found
 
-    def _make_recorded_finding(self, process: ProcessDir, kind: str, growth: Growth, records: int) -> Finding:
+    def _make_recorded_finding(self, process: ProcessDir, kind: str, leak: Leak) -> Finding:
+        growth, records = leak.growth, leak.records
         return self.make_finding(
             f"{_format_growth(kind, growth.mb, growth.steps, growth.from_step)}, {process.display_name}",
-            severity="warning" if kind == "device" else "info",
+            severity="warning" if kind == "device" and leak.is_sure else "info",
             first_step=growth.from_step,
             rank=process.rank,
             phase="train",
@@ -132,7 +134,7 @@ class MemoryCreep(ObservingRule[_State]):
                 f"{format_figure(growth.pct)} % more than at step {growth.from_step}, still growing at step {growth.to_step}",
                 f"read off the records of {format_count(records, 'step')}: no probe stays in steps as short as these",
             ],
-            cause="losses or outputs are kept with their graph, or a list of results, a cache or a buffer grows",
+            cause=_explain_recorded_growth(kind, leak),
             try_next="run it for some minutes with --flag MEMORY, which names what piles up and the list that holds it",
             grade=Evidence.STATISTICAL.grade_word,
         )
@@ -169,6 +171,14 @@ class MemoryCreep(ObservingRule[_State]):
             )
         lines += growth.growing[:MAX_KINDS]
         return [*lines, f"held by {growth.holder}"] if growth.holder else lines
+
+
+def _explain_recorded_growth(kind: str, leak: Leak) -> str:
+    kept = "losses or outputs are kept with their graph, or a list of results, a cache or a buffer grows"
+    if leak.has_passes:
+        return kept
+    meant = "pages of mapped files (np.memmap) that were read or a buffer" if kind == "host" else "a buffer"
+    return f"{kept}; it may be meant: {meant} that finds its size, as no DataLoader tells the passes over the data"
 
 
 def _format_growth(kind: str, grown_mb: float, steps: int, from_step: int | None) -> str:
