@@ -21,6 +21,7 @@ FASTER = 1.1  # and the pace before the growth must not be more than that many t
 AGAIN = 1.1  # times as much as when it was last looked into, which takes some milliseconds
 KNEE = 0.03  # of the growth: up to here it had not begun
 ACTIVATIONS = 0.25  # of the growth: activations that grow as much show that batches or sequences do
+SAME_PEAK_MB = 1.0
 TOUCHED_MS_PER_GB, TOUCHED_RATIO = 3.0, 1.1  # memory that each forward pass uses makes it longer by so much
 
 
@@ -40,11 +41,12 @@ class Leak(NamedTuple):
     growth: Growth
     records: int
     has_passes: bool  # over the data, as far as is known: without them nothing tells a buffer that fills from a leak
+    is_below_peak: bool  # of before, which hides what steps use
 
     @property
     def is_sure(self) -> bool:
-        """True if it is more than what may be meant."""
-        return self.has_passes or self.growth.mb >= IN_ONE_PASS * LEAST_MB
+        """True if it is more than what may be meant, and not what steps use."""
+        return not self.is_below_peak and (self.has_passes or self.growth.mb >= IN_ONE_PASS * LEAST_MB)
 
 
 class MemoryTrail:
@@ -93,9 +95,13 @@ class MemoryTrail:
         growth = Growth(first.step, last.step, first.mb, last.mb)
         if len(growing) < MIN_SAMPLES or not _is_enough(growing, self.kind) or _slows_down(growing):
             return None
-        if _is_used_by_steps(growing, self.kind) or _find_largest_fall(points) > FELL_SHARE * growth.mb:
+        risen = growing if self.kind == "host" else _cut_older_peak(growing)
+        is_below_peak = risen[-1].mb - risen[0].mb < LATER * LEAST_MB
+        if not is_below_peak and _is_used_by_steps(risen, self.kind):
             return None
-        return Leak(growth, len(growing), last.epoch is not None)
+        if _find_largest_fall(points) > FELL_SHARE * growth.mb:
+            return None
+        return Leak(growth, len(growing), last.epoch is not None, is_below_peak)
 
 
 def _grows_steadily(points: Sequence[RecordedMemory]) -> bool:
@@ -158,6 +164,12 @@ def _has_slowed_down(before: Sequence[RecordedMemory], points: Sequence[Recorded
     earlier = median(starmap(_compute_pace, pairwise(places)))
     ends = _find_places(points)
     return earlier > FASTER * _compute_pace(ends[0], ends[-1])
+
+
+def _cut_older_peak(points: Sequence[RecordedMemory]) -> Sequence[RecordedMemory]:
+    """The points from the last one on whose peak is still that of the first: it is the highest of the whole run."""
+    bound = points[0].mb + points[0].side + SAME_PEAK_MB
+    return points[max(index for index, point in enumerate(points) if point.mb + point.side <= bound) :]
 
 
 def _is_used_by_steps(points: Sequence[RecordedMemory], kind: str) -> bool:

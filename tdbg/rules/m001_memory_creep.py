@@ -41,7 +41,8 @@ class MemoryCreep(ObservingRule[_State]):
     after the pass over the data in which it began, as fast as in it; four times as much where there is no later
     pass yet, and host memory not in the first pass. Without a DataLoader no pass is known: device memory is info
     too up to four times as much, and the cause names what may be meant to grow. It is silent if memory was as high before, or
-    if batches or sequences grow: then a device's peak rises faster, or forward passes on the host take longer.
+    if batches or sequences grow: then a device's peak rises faster, or forward passes on the host take longer. Below a peak
+    of before, as an evaluation may leave, that cannot be told: then it is info on a device too.
     Records tell no kinds of tensors: what grew on the host is info, and the evidence says which flag would tell.
 
     Why it matters: A loss or an output kept with its graph keeps all activations of its step. The run ends in an
@@ -124,6 +125,7 @@ class MemoryCreep(ObservingRule[_State]):
 
     def _make_recorded_finding(self, process: ProcessDir, kind: str, leak: Leak) -> Finding:
         growth, records = leak.growth, leak.records
+        older_peak = ["below a peak of before: it may be batches or sequences that grow"] if leak.is_below_peak else []
         return self.make_finding(
             f"{_format_growth(kind, growth.mb, growth.steps, growth.from_step)}, {process.display_name}",
             severity="warning" if kind == "device" and leak.is_sure else "info",
@@ -133,6 +135,7 @@ class MemoryCreep(ObservingRule[_State]):
             evidence=[
                 f"{format_figure(growth.pct)} % more than at step {growth.from_step}, still growing at step {growth.to_step}",
                 f"read off the records of {format_count(records, 'step')}: no probe stays in steps as short as these",
+                *older_peak,
             ],
             cause=_explain_recorded_growth(kind, leak),
             try_next="run it for some minutes with --flag MEMORY, which names what piles up and the list that holds it",

@@ -333,3 +333,34 @@ def test_a_mapped_file_read_at_random_is_named_as_a_possible_cause(one_rank: Any
     write_run(run, rank, make_steps("host", grown_mb, lambda part: 1 - math.exp(-part), steps=80_000))
     for finding in list_growths(run):
         assert finding.severity == "info" and "np.memmap" in finding.cause
+
+
+def add_older_peak(records: list[Step], peak_mb: float) -> list[Step]:
+    """An evaluation of full length before the records: the peak is that of the whole run."""
+    for record in records:
+        peak_mb = record.device_peak_mb = max(record.device_peak_mb or 0.0, peak_mb)
+    return records
+
+
+@pytest.mark.parametrize("grown_mb", [1500.0, 3000.0, 9000.0])
+@pytest.mark.parametrize("touched", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("peak_share", [0.5, 0.9, 1.0, 1.3])
+def test_sequences_that_grow_below_an_older_peak_are_at_most_a_note(
+    one_rank: Any, grown_mb: float, touched: float, peak_share: float
+) -> None:
+    run, rank = one_rank
+    peak_mb = BASE_MB + 500.0 + peak_share * grown_mb * (1 + touched)
+    write_run(run, rank, add_older_peak(make_steps("device", grown_mb, passes=6, touched=touched), peak_mb))
+    assert [finding.severity for finding in list_growths(run)] in ([], ["info"])
+
+
+@pytest.mark.parametrize(("peak_mb", "severity"), [(3000.0, "warning"), (9000.0, "warning"), (30_000.0, "info")])
+@pytest.mark.parametrize("noise_mb", [0.0, 100.0])
+def test_a_leak_below_an_older_peak_is_a_note_until_it_exceeds_it(
+    one_rank: Any, peak_mb: float, severity: str, noise_mb: float
+) -> None:
+    run, rank = one_rank
+    write_run(run, rank, add_older_peak(make_steps("device", 20_000.0, passes=6, noise_mb=noise_mb), peak_mb))
+    (finding,) = list_growths(run)
+    assert finding.severity == severity
+    assert any(line.startswith("below a peak of before") for line in finding.evidence) is (severity == "info")
