@@ -105,7 +105,7 @@ class DataStarved(Rule):
         if starved is None:
             return ()
         state.said = True
-        state.recorded = self._make_recorded_finding(process, starved, state.find_training_loader())
+        state.recorded = self._make_recorded_finding(process, starved, state)
         return self.report_from(process, self._given[DataWait.PART], state.recorded)
 
     def finish(self, view: View) -> Iterable[Finding]:
@@ -194,22 +194,30 @@ class DataStarved(Rule):
             try_next=advice,
         )
 
-    def _make_recorded_finding(self, process: ProcessDir, starved: Starvation, loader: LoaderMade | None) -> Finding:
+    def _make_recorded_finding(self, process: ProcessDir, starved: Starvation, state: _State) -> Finding:
+        loader = state.find_training_loader()
+        is_sure = not state.on_device or (loader is not None and bool(loader.workers))
         evidence = [
             f"read off the records of {format_count(starved.records, 'step')}, {starved.first_step} to"
             f" {starved.last_step}: no probe stays in steps as short as the first ones"
         ]
         if loader is not None:
             evidence.append(f"{loader.dataset}: {', '.join(_list_settings(loader))}")
+        if not is_sure:
+            evidence.append(
+                "no workers are known to make these batches: a collate that copies to the device waits for it"
+            )
         return self.make_finding(
             f"waiting for batches{f' of {loader.dataset}' if loader else ''} (training) takes {starved.share:.0%} of the"
             f" time of steps {starved.first_step} to {starved.last_step} (median {starved.median_ms:.3g} ms each),"
             f" {starved.run_share:.0%} of the run's time up to there, {process.display_name}",
+            severity="warning" if is_sure else "info",
             first_step=starved.first_step,
             rank=process.rank,
             phase="input",
             evidence=evidence,
-            cause="batches are produced more slowly than they are used",
+            cause="batches are produced more slowly than they are used"
+            + ("" if is_sure else ", or the loader waits for the accelerator"),
             try_next="run it with --flag DATALOADER, which names the line that takes the time; more num_workers, with"
             " persistent_workers=True",
             grade=Evidence.STATISTICAL.grade_word,

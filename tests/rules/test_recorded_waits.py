@@ -149,6 +149,21 @@ def test_an_accelerator_may_be_busy_meanwhile(make_stream: Any, wait_ms: float, 
     assert len(list_waits(run)) == count
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("workers", [None, 0, 1, 8])
+def test_a_loader_without_workers_may_wait_for_the_accelerator(
+    make_stream: Any, device: str, workers: int | None
+) -> None:
+    run = make_stream()
+    rank = run.begin_rank(device={"type": device, "name": ""})
+    others = [make_loader(workers=workers)] if workers is not None else []
+    write_run(run, rank, make_steps(wait_ms=20.0, work_ms=1.0), others=others)
+    (finding,) = list_waits(run)
+    is_sure = device == "cpu" or bool(workers)
+    assert finding.severity == ("warning" if is_sure else "info")
+    assert ("waits for the accelerator" in finding.cause) is not is_sure
+
+
 def make_loader(t: float = 1000.0, **values: Any) -> Observation:
     return Observation(t=t, probe="dataloader", part="LOADER", step=0, text="", values={**SETTINGS, **values})
 
