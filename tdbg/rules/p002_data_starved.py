@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.core.events import Cost, Event, Finding, Observation, ProbeOff, Start, Step
+from tdbg.core.events import SEVERITIES, Cost, Event, Finding, Observation, ProbeOff, Start, Step
 from tdbg.core.observations import Evidence, Observed
 from tdbg.core.observations.augmentation import TransformSlow
 from tdbg.core.observations.dataloader import DataWait, LoaderMade, LoaderSettings, SlowStart
@@ -28,7 +28,7 @@ class _State(Reported):
         self.waits = RecordedWaits()
         self.loaders: list[LoaderMade] = []  # as the opening inspection saw them
         self.on_device = False
-        self.recorded: Finding | None = None  # what was made of its records
+        self.has_recorded = False  # its last word was made of records
 
     def find_training_loader(self) -> LoaderMade | None:
         """The loader that feeds the training; None if it is not known for certain."""
@@ -105,14 +105,14 @@ class DataStarved(Rule):
         if starved is None:
             return ()
         state.said = True
-        state.recorded = self._make_recorded_finding(process, starved, state)
-        return self.report_from(process, self._given[DataWait.PART], state.recorded)
+        state.has_recorded = True
+        return self._tell(process, DataWait.PART, self._make_recorded_finding(process, starved, state))
 
     def finish(self, view: View) -> Iterable[Finding]:
         """Add to what records told early how much it was of the whole run."""
         given = self._given[DataWait.PART]
         for label, state in self._states.items():
-            if given and given[0] is state.recorded and self._is_origin(given[0], view.processes[label].process):
+            if given and state.has_recorded and self._is_origin(given[0], view.processes[label].process):
                 given[0].evidence.append(f"over the whole run: about {state.waits.run_share:.0%} of the time")
         return ()
 
@@ -130,28 +130,37 @@ class DataStarved(Rule):
                 first_step = self._first_steps.setdefault((process.label, seen.dataset), seen.step)
                 if first_step != seen.step or seen.run_over:
                     return self._update_wait(process, seen, new, first_step)
-            return self.report_from(process, self._given[seen.PART], new)
+            return self._tell(process, seen.PART, new)
         return ()
 
     def _replace_recorded(self, process: ProcessDir, seen: DataWait, new: Finding) -> bool:
         """Put what the probe knows in the place of what was made of this process's records; False if that was not given."""
         state, given = self._states[process.label], self._given[DataWait.PART]
-        if not given or given[0] is not state.recorded or not self._is_origin(given[0], process):
+        is_told, state.has_recorded = state.has_recorded, False
+        if not given or not is_told or not self._is_origin(given[0], process):
             return False
         first = given[0]
         new.first_step = min(first.first_step or 0, seen.step)
         self._first_steps[process.label, seen.dataset] = new.first_step
         new.evidence += [line for line in first.evidence if line.startswith("also ")]
+        new.severity = max(first.severity, new.severity, key=SEVERITIES.index)
         overwrite_finding(first, new)
-        state.recorded = None
         return True
+
+    def _tell(self, process: ProcessDir, part: str, new: Finding) -> list[Finding]:
+        """Give out what is new of a part, as grave as the gravest of the ranks."""
+        given = self._given[part]
+        severity = max((one.severity for one in (*given, new)), key=SEVERITIES.index)
+        found = self.report_from(process, given, new)
+        given[0].severity = severity
+        return found
 
     def _update_wait(self, process: ProcessDir, seen: DataWait, new: Finding, first_step: int) -> Iterable[Finding]:
         """Bring the figures of the finding up to date if it is of this process; what others added to it stays."""
         given = self._given[seen.PART]
         new.first_step = first_step
         if not given or (self._is_origin(given[0], process) and not given[0].title.startswith(_format_opening(seen))):
-            return self.report_from(process, given, new)
+            return self._tell(process, seen.PART, new)
         first = given[0]
         if self._is_origin(first, process) and first.first_step == first_step:
             added = [line for line in first.evidence if line.startswith(("also ", "again "))]

@@ -213,3 +213,37 @@ def test_of_several_ranks_one_is_told(make_stream: Any) -> None:
         write_run(run, run.begin_rank(number, 2), make_steps(wait_ms=20.0, work_ms=1.0, seed=number))
     (finding,) = list_waits(run)
     assert any(line.startswith("also on rank ") for line in finding.evidence)
+
+
+@pytest.mark.parametrize("slow_from_s", [(0.0, 10.0), (10.0, 0.0)])
+def test_the_order_of_ranks_does_not_count(make_stream: Any, slow_from_s: tuple[float, float]) -> None:
+    """The rank that starved first is told with what it was of its whole run, whichever is read first."""
+    run = make_stream()
+    for number, since_s in enumerate(slow_from_s):
+        records = make_steps(wait_ms=20.0, work_ms=1.0, slow_from_s=since_s, seed=number)
+        write_run(run, run.begin_rank(number, 2), records)
+    (finding,) = list_waits(run)
+    assert finding.rank == slow_from_s.index(0.0)
+    assert any("over the whole run: about " in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize("slow_from_s", [(0.0, 10.0), (10.0, 0.0)])
+def test_the_probe_of_any_rank_may_know_better(make_stream: Any, slow_from_s: tuple[float, float]) -> None:
+    run = make_stream()
+    for number, since_s in enumerate(slow_from_s):
+        records = make_steps(wait_ms=20.0, work_ms=1.0, slow_from_s=since_s, seed=number)
+        others = [make_wait(1055.0, records[-9].step)] if since_s == 0.0 else []
+        write_run(run, run.begin_rank(number, 2), records, others=others)
+    (finding,) = list_waits(run)
+    assert "90% of the time between its last 64 batches" in finding.title and finding.rank == slow_from_s.index(0.0)
+
+
+@pytest.mark.parametrize("workers", [(0, 4), (4, 0)])
+def test_the_gravest_of_the_ranks_counts(make_stream: Any, workers: tuple[int, int]) -> None:
+    run = make_stream()
+    for number, count in enumerate(workers):
+        rank = run.begin_rank(number, 2, device={"type": "cuda", "name": ""})
+        records = make_steps(wait_ms=20.0, work_ms=1.0, seed=number)
+        write_run(run, rank, records, others=[make_loader(workers=count)])
+    (finding,) = list_waits(run)
+    assert finding.severity == "warning"
