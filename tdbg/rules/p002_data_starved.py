@@ -17,6 +17,7 @@ from tdbg.rules.view import View
 
 WAIT_SHARE = 0.5  # of the time of the steps on record, as DATALOADER.wait_share;
 DEVICE_SHARE = 0.9  # with an accelerator, of which records do not tell whether it had nothing left to do
+EVALUATION = "evaluation"  # what a loader is for
 MAX_LOADERS = 16
 WINDOW = 64  # batches that a `DataWait` before the end speaks of
 TITLE_SHARE = 0.2  # of the run's time: a wait that took less in the end stays what it was found to be
@@ -83,7 +84,9 @@ class DataStarved(Rule):
     def __init__(self) -> None:
         self._states: defaultdict[str, _State] = defaultdict(_State)
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
-        self._first_steps: dict[tuple[str, str], int] = {}  # process and dataset -> step of its first `DataWait`
+        self._first_steps: dict[
+            tuple[str, str, str], int
+        ] = {}  # process, part and dataset -> step of its first `DataWait`
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Observation):
@@ -122,26 +125,29 @@ class DataStarved(Rule):
             self._states[process.label].loaders.append(made)
         for seen in read_observations(event, self.observes):
             new = add_grade(self._make_input_finding(process, seen), seen)
-            if not isinstance(seen, TransformSlow):
+            part = _name_part(seen)
+            if part == DataWait.PART:
                 self._states[process.label].said = True
             if isinstance(seen, DataWait) and self._replace_recorded(process, seen, new):
                 return ()
             if isinstance(seen, DataWait) and seen.run_over is not None:
-                first_step = self._first_steps.setdefault((process.label, seen.dataset), seen.step)
+                first_step = self._first_steps.setdefault((process.label, part, seen.dataset), seen.step)
                 if first_step != seen.step or seen.run_over:
                     return self._update_wait(process, seen, new, first_step)
-            return self._tell(process, seen.PART, new)
+            return self._tell(process, part, new)
         return ()
 
     def _replace_recorded(self, process: ProcessDir, seen: DataWait, new: Finding) -> bool:
         """Put what the probe knows in the place of what was made of this process's records; False if that was not given."""
         state, given = self._states[process.label], self._given[DataWait.PART]
+        if _name_part(seen) != DataWait.PART:
+            return False
         is_told, state.has_recorded = state.has_recorded, False
         if not given or not is_told or not self._is_origin(given[0], process):
             return False
         first = given[0]
         new.first_step = min(first.first_step or 0, seen.step)
-        self._first_steps[process.label, seen.dataset] = new.first_step
+        self._first_steps[process.label, DataWait.PART, seen.dataset] = new.first_step
         new.evidence += [line for line in first.evidence if line.startswith("also ")]
         new.severity = max(first.severity, new.severity, key=SEVERITIES.index)
         overwrite_finding(first, new)
@@ -157,10 +163,11 @@ class DataStarved(Rule):
 
     def _update_wait(self, process: ProcessDir, seen: DataWait, new: Finding, first_step: int) -> Iterable[Finding]:
         """Bring the figures of the finding up to date if it is of this process; what others added to it stays."""
-        given = self._given[seen.PART]
+        part = _name_part(seen)
+        given = self._given[part]
         new.first_step = first_step
         if not given or (self._is_origin(given[0], process) and not given[0].title.startswith(_format_opening(seen))):
-            return self._tell(process, seen.PART, new)
+            return self._tell(process, part, new)
         first = given[0]
         if self._is_origin(first, process) and first.first_step == first_step:
             added = [line for line in first.evidence if line.startswith(("also ", "again "))]
@@ -258,6 +265,11 @@ class DataStarved(Rule):
             cause="one transform is slower than all the rest",
             try_next="run it once in advance, on smaller images, or on the accelerator for a whole batch",
         )
+
+
+def _name_part(seen: Observed) -> str:
+    """What a finding is given out as: a wait in evaluation says nothing of the training."""
+    return f"{seen.PART} {seen.use}" if isinstance(seen, DataWait) and seen.use == EVALUATION else seen.PART
 
 
 def _format_loader(seen: DataWait | SlowStart) -> str:

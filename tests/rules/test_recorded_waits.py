@@ -183,10 +183,10 @@ def test_of_two_loaders_that_fit_none_is_named(one_rank: Any) -> None:
     assert list_waits(run)[0].title.startswith("waiting for batches (training) takes ")
 
 
-def make_wait(t: float, step: int, *, run_over: bool = False) -> Observation:
+def make_wait(t: float, step: int, *, run_over: bool = False, use: str = "training") -> Observation:
     values = {
         **SETTINGS,
-        "use": "training",
+        "use": use,
         "share": 0.9,
         "whole_share": 0.8,
         "run_over": run_over,
@@ -247,3 +247,34 @@ def test_the_gravest_of_the_ranks_counts(make_stream: Any, workers: tuple[int, i
         write_run(run, rank, records, others=[make_loader(workers=count)])
     (finding,) = list_waits(run)
     assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize("t", [1001.0, 1005.0, 1055.0])
+@pytest.mark.parametrize("run_over", [None, False, True])
+def test_the_word_on_an_evaluation_stands_beside_that_on_the_training(
+    one_rank: Any, t: float, run_over: bool | None
+) -> None:
+    run, rank = one_rank
+    records = make_steps(wait_ms=20.0, work_ms=1.0)
+    wait = make_wait(t, max(record.step for record in records if record.t <= t), use="evaluation")
+    wait.values["run_over"] = run_over
+    write_run(run, rank, records, others=[wait])
+    uses = [finding.title.split(")")[0].split("(")[1] for finding in list_waits(run)]
+    assert sorted(uses) == ["evaluation", "training"]
+    assert not any(line.startswith("again") for finding in list_waits(run) for line in finding.evidence)
+
+
+@pytest.mark.parametrize("use", ["evaluation", "training"])
+def test_a_slow_start_does_not_hide_starvation(one_rank: Any, use: str) -> None:
+    run, rank = one_rank
+    values = {**SETTINGS, "use": use, "starting": 0.6, "first_s": 1.2, "count": 3, "cores": 8}
+    start = Observation(t=1001.0, probe="dataloader", part="START", step=60, text="", values=values)
+    write_run(run, rank, make_steps(wait_ms=20.0, work_ms=1.0), others=[start])
+    assert len(list_waits(run)) == 2
+
+
+@pytest.mark.parametrize("use", ["evaluation", "training"])
+def test_a_healthy_training_beside_a_word_of_the_probe_is_not_told(one_rank: Any, use: str) -> None:
+    run, rank = one_rank
+    write_run(run, rank, make_steps(wait_ms=0.2, work_ms=0.5), others=[make_wait(1001.0, 60, use=use)])
+    assert len(list_waits(run)) == 1
