@@ -134,7 +134,7 @@ class MemoryCreep(ObservingRule[_State]):
             phase="train",
             evidence=[
                 f"{format_figure(growth.pct)} % more than at step {growth.from_step}, still growing at step {growth.to_step}",
-                f"read off the records of {format_count(records, 'step')}: no probe stays in steps as short as these",
+                f"read off the records of {format_count(records, 'step')}: no probe watched the memory there",
                 *older_peak,
             ],
             cause=_explain_recorded_growth(kind, leak),

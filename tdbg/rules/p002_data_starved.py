@@ -215,7 +215,7 @@ class DataStarved(Rule):
         is_sure = not state.on_device or (loader is not None and bool(loader.workers))
         evidence = [
             f"read off the records of {format_count(starved.records, 'step')}, {starved.first_step} to"
-            f" {starved.last_step}: no probe stays in steps as short as the first ones"
+            f" {starved.last_step}: no probe watched the loader there"
         ]
         if loader is not None:
             evidence.append(f"{loader.dataset}: {', '.join(_list_settings(loader))}")

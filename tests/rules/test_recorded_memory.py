@@ -54,8 +54,8 @@ def write_run(run: Stream, rank: str, records: Iterable[Step], *, others: Iterab
         step = event.step
         if event.t >= told + 5.0:
             told = event.t
-            run.emit_events(rank, Cost(t=event.t, step=step, **{"level": "basic", **cost}))
-    run.emit_events(rank, Cost(t=told + 5.0, step=step, **{"level": "basic", **cost}))
+            run.emit_events(rank, Cost(t=event.t, step=step, **{"level": "basic", "stayed": [], **cost}))
+    run.emit_events(rank, Cost(t=told + 5.0, step=step, **{"level": "basic", "stayed": [], **cost}))
     run.end_process(rank, step)
 
 
@@ -206,7 +206,7 @@ def test_few_steps_records_or_seconds_say_nothing(one_rank: Any, sizes: dict[str
 
 
 @pytest.mark.parametrize(
-    "cost", [{"stayed": ["memory"]}, {"level": "extreme"}, {"flags": ["MEMORY"]}, {"level": "off"}]
+    "cost", [{"stayed": ["memory"]}, {"level": "extreme"}, {"flags": ["MEMORY"]}, {"level": "off"}, {"stayed": None}]
 )
 def test_where_the_probe_was_there_its_silence_counts(one_rank: Any, cost: dict[str, Any]) -> None:
     run, rank = one_rank

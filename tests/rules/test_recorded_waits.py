@@ -51,8 +51,8 @@ def write_run(run: Stream, rank: str, records: Iterable[Step], *, others: Iterab
         last = getattr(event, "step", last)
         if event.t >= told + 5.0:
             told = event.t
-            run.emit_events(rank, Cost(t=event.t, step=last, **{"level": "basic", **cost}))
-    run.emit_events(rank, Cost(t=told + 5.0, step=last, **{"level": "basic", **cost}))
+            run.emit_events(rank, Cost(t=event.t, step=last, **{"level": "basic", "stayed": [], **cost}))
+    run.emit_events(rank, Cost(t=told + 5.0, step=last, **{"level": "basic", "stayed": [], **cost}))
     run.end_process(rank, last)
 
 
@@ -124,6 +124,7 @@ PRESENT: dict[str, dict[str, Any]] = {
     "level": {"level": "advanced"},
     "flag": {"flags": ["DATALOADER"]},
     "off": {"level": "off"},
+    "not known": {"stayed": None},
 }
 
 
