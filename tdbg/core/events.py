@@ -464,6 +464,7 @@ class Trace(Event):
     pause_ms: float = doc("time the program was paused while the window was closed and written", 0.0)
 
 
+MAX_STEP = 1 << 53  # of what is computed with: no program gets there, and a longer number may not fit a float
 SEVERITIES = ("info", "warning", "error", "critical")
 MOMENT = "moment in the optimizer"  # `NonFinite.tensor` where that holds what the gradient was
 REDUCED_GRADIENT = "gradient after the reduction"  # the same, of a rank that could not look before

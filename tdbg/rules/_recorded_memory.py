@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise, starmap, takewhile
 from statistics import median
 from typing import NamedTuple
 
-from tdbg.core.events import Step
+from tdbg.core.events import MAX_STEP, Step
 from tdbg.core.steady_growth import MIN_SAMPLES, Growth, find_steady_growth, split_into_parts
 
 OPENING_STEPS = 50  # optimizer state, caches and buffers come in these
@@ -63,7 +63,7 @@ class MemoryTrail:
     def add_record(self, record: Step) -> None:
         """Take the record of a training step."""
         mb = record.host_mb if self.kind == "host" else record.device_mb
-        if mb is None or record.step <= OPENING_STEPS:
+        if mb is None or not OPENING_STEPS < record.step <= MAX_STEP:
             return
         side = record.forward_ms if self.kind == "host" else (record.device_peak_mb or mb) - mb
         point = RecordedMemory(record.t, record.step, mb, record.epoch, side or 0.0)

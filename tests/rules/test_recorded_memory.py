@@ -364,3 +364,16 @@ def test_a_leak_below_an_older_peak_is_a_note_until_it_exceeds_it(
     (finding,) = list_growths(run)
     assert finding.severity == severity
     assert any(line.startswith("below a peak of before") for line in finding.evidence) is (severity == "info")
+
+
+HOSTILE_STEPS = [10**400, -(10**400), (1 << 53) + 1]
+
+
+@pytest.mark.parametrize("step", HOSTILE_STEPS, ids=["long", "low", "high"])
+@pytest.mark.parametrize(("grown_mb", "count"), [(0.0, 0), (20_000.0, 1)])
+def test_a_step_that_no_program_reaches_is_left_out(one_rank: Any, step: int, grown_mb: float, count: int) -> None:
+    run, rank = one_rank
+    records = make_steps("device", grown_mb, passes=4)
+    records[100].step = step
+    write_run(run, rank, records)
+    assert len(list_growths(run)) == count

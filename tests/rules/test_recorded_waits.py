@@ -279,3 +279,13 @@ def test_a_healthy_training_beside_a_word_of_the_probe_is_not_told(one_rank: Any
     run, rank = one_rank
     write_run(run, rank, make_steps(wait_ms=0.2, work_ms=0.5), others=[make_wait(1001.0, 60, use=use)])
     assert len(list_waits(run)) == 1
+
+
+@pytest.mark.parametrize("step", [10**400, -(10**400), (1 << 53) + 1], ids=["long", "low", "high"])
+@pytest.mark.parametrize(("wait_ms", "count"), [(0.2, 0), (20.0, 1)])
+def test_a_step_that_no_program_reaches_is_left_out(one_rank: Any, step: int, wait_ms: float, count: int) -> None:
+    run, rank = one_rank
+    records = make_steps(wait_ms=wait_ms, work_ms=1.0)
+    records[50].step = step
+    write_run(run, rank, records)
+    assert len(list_waits(run)) == count
