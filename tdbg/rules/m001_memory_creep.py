@@ -34,8 +34,8 @@ class MemoryCreep(ObservingRule[_State]):
     first 5 left out. Growth counts if it goes on in each fifth of at least 50 steps; a jump, or an allocator that
     slows down, does not. Half way and at the end the live tensors are counted by kind. It speaks when memory grew
     by MEMORY.creep_pct and tensors that keep their graph became steadily more, or when it grew by MEMORY.creep_mb
-    whatever it is made of (for host memory not in the first pass over the data: caches fill then). Host memory that
-    grows without graphs is only info: a buffer may be meant to fill.
+    whatever it is made of (of host memory half of that after the first pass over the data: caches fill in it). Host
+    memory that grows without graphs is only info: a buffer may be meant to fill.
     Where steps are too short for that, it reads the memory in the step records, from step 51 on: 1,074 MB more over
     200 steps and 5 s, at least 10 records, on and on and not slower than before; half of that
     after the pass over the data in which it began, as fast as in it; four times as much where there is no later
