@@ -335,7 +335,9 @@ class Cost(Event):
     inspection_ms: float = doc("part of own_ms that the opening inspection took from its allowance", 0.0)
     allowance_ms: float = doc("time the opening inspection may use in addition to the budget", 0.0)
     inspected: list[str] = doc("the probes that the opening inspection added", factory=list)
-    stayed: list[str] = doc("those of them that the budget pays for after the inspection", factory=list)
+    stayed: list[str] | None = doc(
+        "those of them that the budget pays for after the inspection; null where that is not known"
+    )
     sampled: int = doc("number of steps in which all gradients were checked", 0)
     away_ms: float = doc("time without hooks on root modules, because the hooks cost more than the budget", 0.0)
     away_steps: int = doc("number of steps in away_ms; they are counted and their losses checked", 0)
@@ -462,6 +464,7 @@ class Trace(Event):
     pause_ms: float = doc("time the program was paused while the window was closed and written", 0.0)
 
 
+MAX_STEP = 1 << 53  # of what is computed with: no program gets there, and a longer number may not fit a float
 SEVERITIES = ("info", "warning", "error", "critical")
 MOMENT = "moment in the optimizer"  # `NonFinite.tensor` where that holds what the gradient was
 REDUCED_GRADIENT = "gradient after the reduction"  # the same, of a rank that could not look before
@@ -516,7 +519,8 @@ def _list_field_defaults(cls: type[Event]) -> tuple[tuple[str, object], ...]:
 
 
 def encode(event: Event) -> bytes:
-    """One JSON line. ``type`` and ``v`` come first; fields at their default are left out.
+    """One JSON line. ``type`` and ``v`` come first; fields at their default are left out, and so is an empty list
+    that says no more than none would.
 
     Non-finite floats may be given as floats: they are written as strings. Cost: about 10 us for a
     step record.
@@ -525,7 +529,7 @@ def encode(event: Event) -> bytes:
     record: dict[str, Any] = {"type": cls.TYPE, "v": cls.VERSION}
     for name, default in _list_field_defaults(cls):
         value = getattr(event, name)
-        if value is not default and value != default and (value or value.__class__ is not list):
+        if value is not default and value != default and (value or default is None or value.__class__ is not list):
             record[name] = value
     if cls is not Step and cls is not Params:  # they hold numbers, and names of parameters
         record = _mask_secrets(record)

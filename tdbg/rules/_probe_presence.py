@@ -19,5 +19,6 @@ class ProbePresence:
             self._has_failed = self._has_failed or event.probe == self._probe
         elif isinstance(event, Cost):
             level = event.level if event.level in LEVELS else "basic"
-            signals = Signals(level, frozenset(event.flags), frozenset(event.stayed))
-            self.is_absent = event.level != "off" and (self._has_failed or not signals.is_watching(self._probe))
+            signals = Signals(level, frozenset(event.flags), frozenset(event.stayed or ()))
+            is_away = event.stayed is not None and not signals.is_watching(self._probe)
+            self.is_absent = event.level != "off" and (self._has_failed or is_away)

@@ -2,11 +2,11 @@
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate, pairwise, starmap
+from itertools import accumulate, pairwise, starmap, takewhile
 from statistics import median
 from typing import NamedTuple
 
-from tdbg.core.events import Step
+from tdbg.core.events import MAX_STEP, Step
 from tdbg.core.steady_growth import MIN_SAMPLES, Growth, find_steady_growth, split_into_parts
 
 OPENING_STEPS = 50  # optimizer state, caches and buffers come in these
@@ -14,12 +14,14 @@ RECENT, SPREAD = 48, 96  # records kept: the last ones, and some of the whole ru
 LEAST_MB = 1074.0  # as MEMORY.creep_mb
 LEAST_STEPS, LEAST_S = 200, 5.0
 IN_ONE_PASS = 4.0  # times that, within one pass over the data: results of a pass may be kept until its end
+LATER = 0.5  # of the least must come after the pass in which it began: a cache is full by then
 FELL_SHARE = 0.5  # memory that fell by this part of the growth comes and goes
 SLOWER = 0.7  # the pace of the second half must reach this part of that of the first
 FASTER = 1.1  # and the pace before the growth must not be more than that many times that of the growth
 AGAIN = 1.1  # times as much as when it was last looked into, which takes some milliseconds
 KNEE = 0.03  # of the growth: up to here it had not begun
 ACTIVATIONS = 0.25  # of the growth: activations that grow as much show that batches or sequences do
+SAME_PEAK_MB = 1.0
 TOUCHED_MS_PER_GB, TOUCHED_RATIO = 3.0, 1.1  # memory that each forward pass uses makes it longer by so much
 
 
@@ -31,6 +33,20 @@ class RecordedMemory(NamedTuple):
     mb: float
     epoch: int | None
     side: float  # host: milliseconds of the forward pass; device: how far the peak lies above it
+
+
+class Leak(NamedTuple):
+    """What the records show."""
+
+    growth: Growth
+    records: int
+    has_passes: bool  # over the data, as far as is known: without them nothing tells a buffer that fills from a leak
+    is_below_peak: bool  # of before, which hides what steps use
+
+    @property
+    def is_sure(self) -> bool:
+        """True if it is more than what may be meant, and not what steps use."""
+        return not self.is_below_peak and (self.has_passes or self.growth.mb >= IN_ONE_PASS * LEAST_MB)
 
 
 class MemoryTrail:
@@ -47,7 +63,7 @@ class MemoryTrail:
     def add_record(self, record: Step) -> None:
         """Take the record of a training step."""
         mb = record.host_mb if self.kind == "host" else record.device_mb
-        if mb is None or record.step <= OPENING_STEPS:
+        if mb is None or not OPENING_STEPS < record.step <= MAX_STEP:
             return
         side = record.forward_ms if self.kind == "host" else (record.device_peak_mb or mb) - mb
         point = RecordedMemory(record.t, record.step, mb, record.epoch, side or 0.0)
@@ -59,8 +75,8 @@ class MemoryTrail:
                 self._stride *= 2
         self._count += 1
 
-    def find_leak(self) -> tuple[Growth, int] | None:
-        """The longest steady growth up to now if it is worth a word, with its number of records."""
+    def find_leak(self) -> Leak | None:
+        """The longest steady growth up to now if it is worth a word."""
         points = [point for point in self._spread if point.step < self._recent[0].step] if self._recent else []
         points += self._recent
         if len(points) < MIN_SAMPLES:
@@ -74,16 +90,18 @@ class MemoryTrail:
                 return self._judge_growth(points, _cut_flat_beginning(points[start:]))
         return None
 
-    def _judge_growth(
-        self, points: Sequence[RecordedMemory], growing: Sequence[RecordedMemory]
-    ) -> tuple[Growth, int] | None:
+    def _judge_growth(self, points: Sequence[RecordedMemory], growing: Sequence[RecordedMemory]) -> Leak | None:
         first, last = growing[0], growing[-1]
         growth = Growth(first.step, last.step, first.mb, last.mb)
         if len(growing) < MIN_SAMPLES or not _is_enough(growing, self.kind) or _slows_down(growing):
             return None
-        if _is_used_by_steps(growing, self.kind) or _find_largest_fall(points) > FELL_SHARE * growth.mb:
+        risen = growing if self.kind == "host" else _cut_older_peak(growing)
+        is_below_peak = risen[-1].mb - risen[0].mb < LATER * LEAST_MB
+        if not is_below_peak and _is_used_by_steps(risen, self.kind):
             return None
-        return growth, len(growing)
+        if _find_largest_fall(points) > FELL_SHARE * growth.mb:
+            return None
+        return Leak(growth, len(growing), last.epoch is not None, is_below_peak)
 
 
 def _grows_steadily(points: Sequence[RecordedMemory]) -> bool:
@@ -99,12 +117,23 @@ def _cut_flat_beginning(points: Sequence[RecordedMemory]) -> Sequence[RecordedMe
 def _is_enough(points: Sequence[RecordedMemory], kind: str) -> bool:
     """True if memory grew by enough for the steps, the time and the passes it grew in."""
     first, last = points[0], points[-1]
-    least_mb = LEAST_MB
-    if last.epoch is not None and first.epoch == last.epoch:
-        least_mb *= IN_ONE_PASS
-        if kind == "host" and last.epoch == 0:
-            return False  # caches fill in the first pass
-    return last.mb - first.mb >= least_mb and last.t - first.t >= LEAST_S and last.step - first.step >= LEAST_STEPS
+    grown_mb = last.mb - first.mb
+    if last.t - first.t < LEAST_S or last.step - first.step < LEAST_STEPS or grown_mb < LEAST_MB:
+        return False
+    later = _cut_first_pass(points)
+    if last.epoch is None:
+        return True
+    if not later:  # caches fill in the first pass
+        return grown_mb >= IN_ONE_PASS * LEAST_MB and (kind == "device" or last.epoch != 0)
+    later_mb = later[-1].mb - later[0].mb
+    later_pace, pace = _compute_pace(later[0][1:3], later[-1][1:3]), _compute_pace(first[1:3], last[1:3])
+    return later_mb >= LATER * LEAST_MB and later_pace >= SLOWER * pace
+
+
+def _cut_first_pass(points: Sequence[RecordedMemory]) -> Sequence[RecordedMemory]:
+    """The points after the pass in which memory began to grow, and after each first pass: a program may train twice."""
+    begun = len(list(takewhile(lambda point: point.epoch == points[0].epoch, points)))
+    return points[max([begun, *(index + 1 for index, point in enumerate(points) if point.epoch == 0)]) :]
 
 
 def _find_places(points: Sequence[RecordedMemory]) -> list[tuple[int, float]]:
@@ -135,6 +164,12 @@ def _has_slowed_down(before: Sequence[RecordedMemory], points: Sequence[Recorded
     earlier = median(starmap(_compute_pace, pairwise(places)))
     ends = _find_places(points)
     return earlier > FASTER * _compute_pace(ends[0], ends[-1])
+
+
+def _cut_older_peak(points: Sequence[RecordedMemory]) -> Sequence[RecordedMemory]:
+    """The points from the last one on whose peak is still that of the first: it is the highest of the whole run."""
+    bound = points[0].mb + points[0].side + SAME_PEAK_MB
+    return points[max(index for index, point in enumerate(points) if point.mb + point.side <= bound) :]
 
 
 def _is_used_by_steps(points: Sequence[RecordedMemory], kind: str) -> bool:

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import NamedTuple
 
-from tdbg.core.events import Step
+from tdbg.core.events import MAX_STEP, Step
 
 OPENING_STEPS = 50  # the opening inspection makes these steps longer than steps are
 SPACING_S = 0.25  # records that follow each other sooner count as one
@@ -47,7 +47,7 @@ class RecordedWaits:
 
     def add_record(self, record: Step) -> None:
         """Take the record of a training step. The first batch of a pass waits for its workers, and is left out."""
-        if record.step <= OPENING_STEPS or not record.step_ms or record.step_ms <= 0:
+        if not OPENING_STEPS < record.step <= MAX_STEP or not record.step_ms or record.step_ms <= 0:
             return
         since_s, steps = record.t - (self._last_t or record.t), record.step - self._last_step
         self._first_t = self._first_t or record.t

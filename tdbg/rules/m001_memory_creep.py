@@ -1,28 +1,29 @@
 """TD-M001: memory grows from step to step."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import ClassVar
 
-from tdbg.core.events import Cost, Event, Finding, Observation, ProbeOff, Step
+from tdbg.core.events import SEVERITIES, Cost, Event, Finding, Observation, ProbeOff, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.steady_growth import Growth
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, ObservingRule, Reported, add_grade, overwrite_finding
+from tdbg.rules import RULES, ObservingRule, add_grade, overwrite_finding
 from tdbg.rules._probe_presence import ProbePresence
-from tdbg.rules._recorded_memory import MemoryTrail
+from tdbg.rules._recorded_memory import Leak, MemoryTrail
 from tdbg.rules.text import format_figure
 
 MAX_KINDS = 4
 
 
-class _State(Reported):
+class _State:
     def __init__(self) -> None:
         self.probe = ProbePresence(MemoryGrowth.PROBE)
         self.trails = (MemoryTrail("device"), MemoryTrail("host"))
-        self.recorded: Finding | None = None  # what was made of its records
+        self.said: set[str] = set()  # host, device: of which nothing more is made of records
+        self.recorded: set[str] = set()  # of which the last word was made of records
 
 
 @RULES.add
@@ -33,12 +34,15 @@ class MemoryCreep(ObservingRule[_State]):
     first 5 left out. Growth counts if it goes on in each fifth of at least 50 steps; a jump, or an allocator that
     slows down, does not. Half way and at the end the live tensors are counted by kind. It speaks when memory grew
     by MEMORY.creep_pct and tensors that keep their graph became steadily more, or when it grew by MEMORY.creep_mb
-    whatever it is made of (for host memory not in the first pass over the data: caches fill then). Host memory that
-    grows without graphs is only info: a buffer may be meant to fill.
+    whatever it is made of (of host memory half of that after the first pass over the data: caches fill in it). Host
+    memory that grows without graphs is only info: a buffer may be meant to fill.
     Where steps are too short for that, it reads the memory in the step records, from step 51 on: 1,074 MB more over
-    200 steps and 5 s, at least 10 records, on and on and not slower than before; four times as much if it all came
-    in one pass over the data, and host memory not in the first pass. It is silent if memory was as high before, or
-    if batches or sequences grow: then a device's peak rises faster, or forward passes on the host take longer.
+    200 steps and 5 s, at least 10 records, on and on and not slower than before; half of that
+    after the pass over the data in which it began, as fast as in it; four times as much where there is no later
+    pass yet, and host memory not in the first pass. Without a DataLoader no pass is known: device memory is info
+    too up to four times as much, and the cause names what may be meant to grow. It is silent if memory was as high before, or
+    if batches or sequences grow: then a device's peak rises faster, or forward passes on the host take longer. Below a peak
+    of before, as an evaluation may leave, that cannot be told: then it is info on a device too.
     Records tell no kinds of tensors: what grew on the host is info, and the evidence says which flag would tell.
 
     Why it matters: A loss or an output kept with its graph keeps all activations of its step. The run ends in an
@@ -63,58 +67,83 @@ class MemoryCreep(ObservingRule[_State]):
     needs = Needs(observes)
     kept = _State
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: defaultdict[str, list[Finding]] = defaultdict(list)  # host, device: one finding each
+
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        """Observations go to `evaluate`; step records are kept, and judged whenever it is known that no probe looks."""
-        if isinstance(event, Observation):
-            return super().feed(process, event)
+        """Observations are told; step records are kept, and judged whenever it is known that no probe looks."""
         state = self._states[process.label]
+        if isinstance(event, Observation):
+            return self._feed_observation(process, state, event)
         if isinstance(event, Step):
-            if event.phase == "train" and not state.said:
+            if event.phase == "train":
                 for trail in state.trails:
-                    trail.add_record(event)
+                    if trail.kind not in state.said:
+                        trail.add_record(event)
             return ()
         state.probe.add_event(event)
-        if isinstance(event, Cost) and state.probe.is_absent and not state.said:
+        if isinstance(event, Cost) and state.probe.is_absent:
             return self._judge_records(process, state)
         return ()
 
-    def _judge_records(self, process: ProcessDir, state: _State) -> Iterable[Finding]:
-        for trail in state.trails:
-            leak = trail.find_leak()
-            if leak is not None:
-                state.said = True
-                state.recorded = self._make_recorded_finding(process, trail.kind, *leak)
-                return self.report_from(process, self._given, state.recorded)
-        return ()
+    def _feed_observation(self, process: ProcessDir, state: _State, event: Observation) -> Iterable[Finding]:
+        seen = MemoryGrowth.from_event(event)
+        new = self.evaluate(process, state, seen) if seen is not None else None
+        if seen is None or new is None:
+            return []
+        kind = "device" if seen.kind == "device" else "host"
+        state.said.add(kind)
+        found = self._tell(process, kind, add_grade(new, seen))
+        state.recorded.discard(kind)
+        return found
 
-    def _make_recorded_finding(self, process: ProcessDir, kind: str, growth: Growth, records: int) -> Finding:
+    def _judge_records(self, process: ProcessDir, state: _State) -> Iterable[Finding]:
+        found = []
+        for trail in state.trails:
+            leak = trail.find_leak() if trail.kind not in state.said else None
+            if leak is not None and (leak.is_sure or trail.kind not in state.recorded):
+                found += self._tell(process, trail.kind, self._make_recorded_finding(process, trail.kind, leak))
+                state.recorded.add(trail.kind)
+                if leak.is_sure or trail.kind == "host":
+                    state.said.add(trail.kind)
+        return found
+
+    def _tell(self, process: ProcessDir, kind: str, new: Finding) -> list[Finding]:
+        """Give out what is new of a kind, as grave as the gravest; it takes the place of what this process's records told."""
+        given = self._told[kind]
+        severity = max((one.severity for one in (*given, new)), key=SEVERITIES.index)
+        if given and kind in self._states[process.label].recorded and self._is_origin(given[0], process):
+            first, found = given[0], list[Finding]()
+            new.first_step = min(first.first_step or 0, new.first_step or 0)
+            new.evidence += [line for line in first.evidence if line.startswith("also ")]
+            overwrite_finding(first, new)
+        else:
+            found = self.report_from(process, given, new)
+        given[0].severity = severity
+        return found
+
+    def _make_recorded_finding(self, process: ProcessDir, kind: str, leak: Leak) -> Finding:
+        growth, records = leak.growth, leak.records
+        older_peak = ["below a peak of before: it may be batches or sequences that grow"] if leak.is_below_peak else []
         return self.make_finding(
             f"{_format_growth(kind, growth.mb, growth.steps, growth.from_step)}, {process.display_name}",
-            severity="warning" if kind == "device" else "info",
+            severity="warning" if kind == "device" and leak.is_sure else "info",
             first_step=growth.from_step,
             rank=process.rank,
             phase="train",
             evidence=[
                 f"{format_figure(growth.pct)} % more than at step {growth.from_step}, still growing at step {growth.to_step}",
-                f"read off the records of {format_count(records, 'step')}: no probe stays in steps as short as these",
+                f"read off the records of {format_count(records, 'step')}: no probe watched the memory there",
+                *older_peak,
             ],
-            cause="losses or outputs are kept with their graph, or a list of results, a cache or a buffer grows",
+            cause=_explain_recorded_growth(kind, leak),
             try_next="run it for some minutes with --flag MEMORY, which names what piles up and the list that holds it",
             grade=Evidence.STATISTICAL.grade_word,
         )
 
     def evaluate(self, process: ProcessDir, state: _State, seen: MemoryGrowth) -> Finding | None:
-        if not seen.sure:
-            return None
-        state.said = True
-        new = self._make_counted_finding(process, seen)
-        first = self._given[0] if self._given else None
-        if first is None or first is not state.recorded or not self._is_origin(first, process):
-            return new
-        new.first_step = min(first.first_step or 0, new.first_step or 0)
-        new.evidence += [line for line in first.evidence if line.startswith("also ")]
-        overwrite_finding(first, add_grade(new, seen))  # it knows what the records do not tell
-        return None
+        return self._make_counted_finding(process, seen) if seen.sure else None
 
     def _make_counted_finding(self, process: ProcessDir, seen: MemoryGrowth) -> Finding:
         graphs = seen.piled_up
@@ -145,6 +174,14 @@ class MemoryCreep(ObservingRule[_State]):
             )
         lines += growth.growing[:MAX_KINDS]
         return [*lines, f"held by {growth.holder}"] if growth.holder else lines
+
+
+def _explain_recorded_growth(kind: str, leak: Leak) -> str:
+    kept = "losses or outputs are kept with their graph, or a list of results, a cache or a buffer grows"
+    if leak.has_passes:
+        return kept
+    meant = "pages of mapped files (np.memmap) that were read or a buffer" if kind == "host" else "a buffer"
+    return f"{kept}; it may be meant: {meant} that finds its size, as no DataLoader tells the passes over the data"
 
 
 def _format_growth(kind: str, grown_mb: float, steps: int, from_step: int | None) -> str:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.core.events import Cost, Event, Finding, Observation, ProbeOff, Start, Step
+from tdbg.core.events import SEVERITIES, Cost, Event, Finding, Observation, ProbeOff, Start, Step
 from tdbg.core.observations import Evidence, Observed
 from tdbg.core.observations.augmentation import TransformSlow
 from tdbg.core.observations.dataloader import DataWait, LoaderMade, LoaderSettings, SlowStart
@@ -17,6 +17,7 @@ from tdbg.rules.view import View
 
 WAIT_SHARE = 0.5  # of the time of the steps on record, as DATALOADER.wait_share;
 DEVICE_SHARE = 0.9  # with an accelerator, of which records do not tell whether it had nothing left to do
+EVALUATION = "evaluation"  # what a loader is for
 MAX_LOADERS = 16
 WINDOW = 64  # batches that a `DataWait` before the end speaks of
 TITLE_SHARE = 0.2  # of the run's time: a wait that took less in the end stays what it was found to be
@@ -28,7 +29,7 @@ class _State(Reported):
         self.waits = RecordedWaits()
         self.loaders: list[LoaderMade] = []  # as the opening inspection saw them
         self.on_device = False
-        self.recorded: Finding | None = None  # what was made of its records
+        self.has_recorded = False  # its last word was made of records
 
     def find_training_loader(self) -> LoaderMade | None:
         """The loader that feeds the training; None if it is not known for certain."""
@@ -83,7 +84,9 @@ class DataStarved(Rule):
     def __init__(self) -> None:
         self._states: defaultdict[str, _State] = defaultdict(_State)
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
-        self._first_steps: dict[tuple[str, str], int] = {}  # process and dataset -> step of its first `DataWait`
+        self._first_steps: dict[
+            tuple[str, str, str], int
+        ] = {}  # process, part and dataset -> step of its first `DataWait`
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Observation):
@@ -105,14 +108,14 @@ class DataStarved(Rule):
         if starved is None:
             return ()
         state.said = True
-        state.recorded = self._make_recorded_finding(process, starved, state.find_training_loader())
-        return self.report_from(process, self._given[DataWait.PART], state.recorded)
+        state.has_recorded = True
+        return self._tell(process, DataWait.PART, self._make_recorded_finding(process, starved, state))
 
     def finish(self, view: View) -> Iterable[Finding]:
         """Add to what records told early how much it was of the whole run."""
         given = self._given[DataWait.PART]
         for label, state in self._states.items():
-            if given and given[0] is state.recorded and self._is_origin(given[0], view.processes[label].process):
+            if given and state.has_recorded and self._is_origin(given[0], view.processes[label].process):
                 given[0].evidence.append(f"over the whole run: about {state.waits.run_share:.0%} of the time")
         return ()
 
@@ -122,36 +125,49 @@ class DataStarved(Rule):
             self._states[process.label].loaders.append(made)
         for seen in read_observations(event, self.observes):
             new = add_grade(self._make_input_finding(process, seen), seen)
-            if not isinstance(seen, TransformSlow):
+            part = _name_part(seen)
+            if part == DataWait.PART:
                 self._states[process.label].said = True
             if isinstance(seen, DataWait) and self._replace_recorded(process, seen, new):
                 return ()
             if isinstance(seen, DataWait) and seen.run_over is not None:
-                first_step = self._first_steps.setdefault((process.label, seen.dataset), seen.step)
+                first_step = self._first_steps.setdefault((process.label, part, seen.dataset), seen.step)
                 if first_step != seen.step or seen.run_over:
                     return self._update_wait(process, seen, new, first_step)
-            return self.report_from(process, self._given[seen.PART], new)
+            return self._tell(process, part, new)
         return ()
 
     def _replace_recorded(self, process: ProcessDir, seen: DataWait, new: Finding) -> bool:
         """Put what the probe knows in the place of what was made of this process's records; False if that was not given."""
         state, given = self._states[process.label], self._given[DataWait.PART]
-        if not given or given[0] is not state.recorded or not self._is_origin(given[0], process):
+        if _name_part(seen) != DataWait.PART:
+            return False
+        is_told, state.has_recorded = state.has_recorded, False
+        if not given or not is_told or not self._is_origin(given[0], process):
             return False
         first = given[0]
         new.first_step = min(first.first_step or 0, seen.step)
-        self._first_steps[process.label, seen.dataset] = new.first_step
+        self._first_steps[process.label, DataWait.PART, seen.dataset] = new.first_step
         new.evidence += [line for line in first.evidence if line.startswith("also ")]
+        new.severity = max(first.severity, new.severity, key=SEVERITIES.index)
         overwrite_finding(first, new)
-        state.recorded = None
         return True
+
+    def _tell(self, process: ProcessDir, part: str, new: Finding) -> list[Finding]:
+        """Give out what is new of a part, as grave as the gravest of the ranks."""
+        given = self._given[part]
+        severity = max((one.severity for one in (*given, new)), key=SEVERITIES.index)
+        found = self.report_from(process, given, new)
+        given[0].severity = severity
+        return found
 
     def _update_wait(self, process: ProcessDir, seen: DataWait, new: Finding, first_step: int) -> Iterable[Finding]:
         """Bring the figures of the finding up to date if it is of this process; what others added to it stays."""
-        given = self._given[seen.PART]
+        part = _name_part(seen)
+        given = self._given[part]
         new.first_step = first_step
         if not given or (self._is_origin(given[0], process) and not given[0].title.startswith(_format_opening(seen))):
-            return self.report_from(process, given, new)
+            return self._tell(process, part, new)
         first = given[0]
         if self._is_origin(first, process) and first.first_step == first_step:
             added = [line for line in first.evidence if line.startswith(("also ", "again "))]
@@ -194,22 +210,30 @@ class DataStarved(Rule):
             try_next=advice,
         )
 
-    def _make_recorded_finding(self, process: ProcessDir, starved: Starvation, loader: LoaderMade | None) -> Finding:
+    def _make_recorded_finding(self, process: ProcessDir, starved: Starvation, state: _State) -> Finding:
+        loader = state.find_training_loader()
+        is_sure = not state.on_device or (loader is not None and bool(loader.workers))
         evidence = [
             f"read off the records of {format_count(starved.records, 'step')}, {starved.first_step} to"
-            f" {starved.last_step}: no probe stays in steps as short as the first ones"
+            f" {starved.last_step}: no probe watched the loader there"
         ]
         if loader is not None:
             evidence.append(f"{loader.dataset}: {', '.join(_list_settings(loader))}")
+        if not is_sure:
+            evidence.append(
+                "no workers are known to make these batches: a collate that copies to the device waits for it"
+            )
         return self.make_finding(
             f"waiting for batches{f' of {loader.dataset}' if loader else ''} (training) takes {starved.share:.0%} of the"
             f" time of steps {starved.first_step} to {starved.last_step} (median {starved.median_ms:.3g} ms each),"
             f" {starved.run_share:.0%} of the run's time up to there, {process.display_name}",
+            severity="warning" if is_sure else "info",
             first_step=starved.first_step,
             rank=process.rank,
             phase="input",
             evidence=evidence,
-            cause="batches are produced more slowly than they are used",
+            cause="batches are produced more slowly than they are used"
+            + ("" if is_sure else ", or the loader waits for the accelerator"),
             try_next="run it with --flag DATALOADER, which names the line that takes the time; more num_workers, with"
             " persistent_workers=True",
             grade=Evidence.STATISTICAL.grade_word,
@@ -241,6 +265,11 @@ class DataStarved(Rule):
             cause="one transform is slower than all the rest",
             try_next="run it once in advance, on smaller images, or on the accelerator for a whole batch",
         )
+
+
+def _name_part(seen: Observed) -> str:
+    """What a finding is given out as: a wait in evaluation says nothing of the training."""
+    return f"{seen.PART} {seen.use}" if isinstance(seen, DataWait) and seen.use == EVALUATION else seen.PART
 
 
 def _format_loader(seen: DataWait | SlowStart) -> str:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tdbg.core.events import Cost, Event, Finding, Observation, Start, Step
+from tdbg.core.events import MAX_STEP, Cost, Event, Finding, Observation, Start, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved, LoadFailed, SaveFailed
 from tdbg.core.observations.compilation import CompileTime
@@ -300,6 +300,8 @@ class TimeOutsideSteps(Rule):
         self._courses: dict[str, _Course] = {}
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Step | Cost) and abs(event.step) > MAX_STEP:
+            return ()
         course = self._courses.get(process.label)
         if course is None:
             course = self._courses[process.label] = _Course()

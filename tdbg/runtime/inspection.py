@@ -102,6 +102,7 @@ class Inspection:
         self._budget.allowance_s = allowance_s
         self._until, self.is_open = OPENING_STEPS, True
         self._state.inspected = [probe.name for probe in self._load()]
+        self._state.stayed = None  # not known before it is over
 
     def step_ended(self) -> None:
         """A step has ended, or a call where nothing is trained: the inspection may be over. Cost: a comparison."""

@@ -47,7 +47,9 @@ class State:
         self.update_thread = 0  # the thread that began it
         self.trained_roots_in_train_mode: IdentityKeys[nn.Module, None] = IdentityKeys()  # as far as a probe has seen
         self.inspected: list[str] = []  # the probes that the opening inspection added
-        self.stayed: list[str] = []  # those of them that were kept when it was over
+        self.stayed: list[str] | None = (
+            None  # those of them that were kept when it was over; None: it is not, or never was
+        )
         self.ending = False  # a step's record is being made
         self.inspects_pass = False  # the first evaluation pass is looked at, and the updates that follow it
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdbg.core import events
-from tdbg.core.events import EVENT_TYPES, NonFinite, Note, Observation, Params, Step, decode, encode
+from tdbg.core.events import EVENT_TYPES, Cost, NonFinite, Note, Observation, Params, Step, decode, encode
 
 
 @pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=lambda cls: cls.TYPE)
@@ -87,3 +87,9 @@ def test_a_lone_surrogate_does_not_lose_the_line(text: str) -> None:
     assert decode(encode(Note(code="x", text=text))) == Note(code="x", text=whole)
     assert decode(encode(Params(names=[text], numel=[1]))) == Params(names=[whole], numel=[1])
     assert decode(encode(Observation(values={text: [text]}))) == Observation(values={whole: [whole]})
+
+
+@pytest.mark.parametrize("stayed", [None, [], ["memory"]])
+def test_a_list_that_may_be_unknown_is_told_from_an_empty_one(stayed: list[str] | None) -> None:
+    assert decode(encode(Cost(stayed=stayed, inspected=[]))) == Cost(stayed=stayed)
+    assert b"inspected" not in encode(Cost(stayed=stayed, inspected=[]))

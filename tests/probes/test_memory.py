@@ -203,6 +203,25 @@ def test_a_cache_that_fills_in_the_first_pass_over_the_data_is_no_fault(
     assert not any(found[640]) and any(found[40])
 
 
+@pytest.mark.parametrize(("leaks", "is_told"), [(False, False), (True, True)])
+def test_a_cache_is_full_when_the_second_pass_begins(
+    start_watch: Start, fake_resident_memory: Resident, leaks: bool, is_told: bool
+) -> None:
+    seen = start_watch(flags={"MEMORY": True}, thresholds={"MEMORY.creep_mb": 283.0})
+    kept: list[torch.Tensor] = []
+    fake_resident_memory(kept)
+    loader = DataLoader(TensorDataset(torch.randn(624, 32)), batch_size=8)
+    model = make_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        for (x,) in loader:
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+            if leaks or epoch == 0:
+                kept.append(torch.ones(4))
+    assert any(event.values["sure"] for event in list_observations(seen, "CREEP")) is is_told
+
+
 # what holds memory
 
 

@@ -51,8 +51,8 @@ def write_run(run: Stream, rank: str, records: Iterable[Step], *, others: Iterab
         last = getattr(event, "step", last)
         if event.t >= told + 5.0:
             told = event.t
-            run.emit_events(rank, Cost(t=event.t, step=last, **{"level": "basic", **cost}))
-    run.emit_events(rank, Cost(t=told + 5.0, step=last, **{"level": "basic", **cost}))
+            run.emit_events(rank, Cost(t=event.t, step=last, **{"level": "basic", "stayed": [], **cost}))
+    run.emit_events(rank, Cost(t=told + 5.0, step=last, **{"level": "basic", "stayed": [], **cost}))
     run.end_process(rank, last)
 
 
@@ -124,6 +124,7 @@ PRESENT: dict[str, dict[str, Any]] = {
     "level": {"level": "advanced"},
     "flag": {"flags": ["DATALOADER"]},
     "off": {"level": "off"},
+    "not known": {"stayed": None},
 }
 
 
@@ -149,6 +150,21 @@ def test_an_accelerator_may_be_busy_meanwhile(make_stream: Any, wait_ms: float, 
     assert len(list_waits(run)) == count
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("workers", [None, 0, 1, 8])
+def test_a_loader_without_workers_may_wait_for_the_accelerator(
+    make_stream: Any, device: str, workers: int | None
+) -> None:
+    run = make_stream()
+    rank = run.begin_rank(device={"type": device, "name": ""})
+    others = [make_loader(workers=workers)] if workers is not None else []
+    write_run(run, rank, make_steps(wait_ms=20.0, work_ms=1.0), others=others)
+    (finding,) = list_waits(run)
+    is_sure = device == "cpu" or bool(workers)
+    assert finding.severity == ("warning" if is_sure else "info")
+    assert ("waits for the accelerator" in finding.cause) is not is_sure
+
+
 def make_loader(t: float = 1000.0, **values: Any) -> Observation:
     return Observation(t=t, probe="dataloader", part="LOADER", step=0, text="", values={**SETTINGS, **values})
 
@@ -168,10 +184,10 @@ def test_of_two_loaders_that_fit_none_is_named(one_rank: Any) -> None:
     assert list_waits(run)[0].title.startswith("waiting for batches (training) takes ")
 
 
-def make_wait(t: float, step: int, *, run_over: bool = False) -> Observation:
+def make_wait(t: float, step: int, *, run_over: bool = False, use: str = "training") -> Observation:
     values = {
         **SETTINGS,
-        "use": "training",
+        "use": use,
         "share": 0.9,
         "whole_share": 0.8,
         "run_over": run_over,
@@ -198,3 +214,78 @@ def test_of_several_ranks_one_is_told(make_stream: Any) -> None:
         write_run(run, run.begin_rank(number, 2), make_steps(wait_ms=20.0, work_ms=1.0, seed=number))
     (finding,) = list_waits(run)
     assert any(line.startswith("also on rank ") for line in finding.evidence)
+
+
+@pytest.mark.parametrize("slow_from_s", [(0.0, 10.0), (10.0, 0.0)])
+def test_the_order_of_ranks_does_not_count(make_stream: Any, slow_from_s: tuple[float, float]) -> None:
+    """The rank that starved first is told with what it was of its whole run, whichever is read first."""
+    run = make_stream()
+    for number, since_s in enumerate(slow_from_s):
+        records = make_steps(wait_ms=20.0, work_ms=1.0, slow_from_s=since_s, seed=number)
+        write_run(run, run.begin_rank(number, 2), records)
+    (finding,) = list_waits(run)
+    assert finding.rank == slow_from_s.index(0.0)
+    assert any("over the whole run: about " in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize("slow_from_s", [(0.0, 10.0), (10.0, 0.0)])
+def test_the_probe_of_any_rank_may_know_better(make_stream: Any, slow_from_s: tuple[float, float]) -> None:
+    run = make_stream()
+    for number, since_s in enumerate(slow_from_s):
+        records = make_steps(wait_ms=20.0, work_ms=1.0, slow_from_s=since_s, seed=number)
+        others = [make_wait(1055.0, records[-9].step)] if since_s == 0.0 else []
+        write_run(run, run.begin_rank(number, 2), records, others=others)
+    (finding,) = list_waits(run)
+    assert "90% of the time between its last 64 batches" in finding.title and finding.rank == slow_from_s.index(0.0)
+
+
+@pytest.mark.parametrize("workers", [(0, 4), (4, 0)])
+def test_the_gravest_of_the_ranks_counts(make_stream: Any, workers: tuple[int, int]) -> None:
+    run = make_stream()
+    for number, count in enumerate(workers):
+        rank = run.begin_rank(number, 2, device={"type": "cuda", "name": ""})
+        records = make_steps(wait_ms=20.0, work_ms=1.0, seed=number)
+        write_run(run, rank, records, others=[make_loader(workers=count)])
+    (finding,) = list_waits(run)
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize("t", [1001.0, 1005.0, 1055.0])
+@pytest.mark.parametrize("run_over", [None, False, True])
+def test_the_word_on_an_evaluation_stands_beside_that_on_the_training(
+    one_rank: Any, t: float, run_over: bool | None
+) -> None:
+    run, rank = one_rank
+    records = make_steps(wait_ms=20.0, work_ms=1.0)
+    wait = make_wait(t, max(record.step for record in records if record.t <= t), use="evaluation")
+    wait.values["run_over"] = run_over
+    write_run(run, rank, records, others=[wait])
+    uses = [finding.title.split(")")[0].split("(")[1] for finding in list_waits(run)]
+    assert sorted(uses) == ["evaluation", "training"]
+    assert not any(line.startswith("again") for finding in list_waits(run) for line in finding.evidence)
+
+
+@pytest.mark.parametrize("use", ["evaluation", "training"])
+def test_a_slow_start_does_not_hide_starvation(one_rank: Any, use: str) -> None:
+    run, rank = one_rank
+    values = {**SETTINGS, "use": use, "starting": 0.6, "first_s": 1.2, "count": 3, "cores": 8}
+    start = Observation(t=1001.0, probe="dataloader", part="START", step=60, text="", values=values)
+    write_run(run, rank, make_steps(wait_ms=20.0, work_ms=1.0), others=[start])
+    assert len(list_waits(run)) == 2
+
+
+@pytest.mark.parametrize("use", ["evaluation", "training"])
+def test_a_healthy_training_beside_a_word_of_the_probe_is_not_told(one_rank: Any, use: str) -> None:
+    run, rank = one_rank
+    write_run(run, rank, make_steps(wait_ms=0.2, work_ms=0.5), others=[make_wait(1001.0, 60, use=use)])
+    assert len(list_waits(run)) == 1
+
+
+@pytest.mark.parametrize("step", [10**400, -(10**400), (1 << 53) + 1], ids=["long", "low", "high"])
+@pytest.mark.parametrize(("wait_ms", "count"), [(0.2, 0), (20.0, 1)])
+def test_a_step_that_no_program_reaches_is_left_out(one_rank: Any, step: int, wait_ms: float, count: int) -> None:
+    run, rank = one_rank
+    records = make_steps(wait_ms=wait_ms, work_ms=1.0)
+    records[50].step = step
+    write_run(run, rank, records)
+    assert len(list_waits(run)) == count

@@ -107,6 +107,7 @@ class Memory(Probe):
         self._room: host_memory.Room | None = None
         self._first: dict[str, tuple[int, Census]] = {}  # the count when a creep was first suspected
         self._next_mb: dict[str, float] = {}  # judged already, up to here
+        self._first_pass_mb = 0.0  # of the host when the first pass over the data ended: caches fill in it
         self._censuses = self._ooms = 0
         self._said: set[str] = set()
         self._errors: list[int] = []
@@ -183,6 +184,8 @@ class Memory(Probe):
         samples = {"host": host_memory.resident_mb()}
         if torch.cuda.is_initialized():
             samples["device"] = torch.cuda.memory_allocated() / MB
+        if self.monitor.epoch == 0:
+            self._first_pass_mb = samples["host"] or 0.0
         for kind, mb in samples.items():
             if mb is not None and self._series[kind].add_sample(step, mb):
                 self._judge_growth(kind, step)
@@ -348,9 +351,10 @@ class Memory(Probe):
             self._tell_creep(kind, step, growth, before, step - since)
 
     def _counts_without_graphs(self, kind: str, growth: Growth) -> bool:
-        """True for so much growth that it is told whatever it is made of. A cache fills in the first pass over the data."""
-        first_pass = kind == "host" and self.monitor.epoch == 0
-        return growth.mb >= self.threshold("creep_mb") and not first_pass
+        """True for so much growth that it is told whatever it is made of: on the host half of that after the first pass."""
+        bound_mb = self.threshold("creep_mb")
+        later_mb = growth.to_mb - max(self._first_pass_mb, growth.from_mb) if kind == "host" else growth.mb
+        return growth.mb >= bound_mb and later_mb >= 0.5 * bound_mb
 
     def _is_worth_reporting(self, growth: Growth, part: float) -> bool:
         relative = max(self.threshold("creep_pct") / 100.0 * growth.from_mb, MIN_CREEP_MB)

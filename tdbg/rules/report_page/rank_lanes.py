@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypedDict
 
-from tdbg.core.events import Cost, End, Event, Finding, Observation, Start, Step, Traceback
+from tdbg.core.events import MAX_STEP, Cost, End, Event, Finding, Observation, Start, Step, Traceback
 from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, format_short
@@ -78,7 +78,7 @@ class ProcessLane:
 
     def add_event(self, event: Event) -> None:
         """Take an event."""
-        if not 0 < event.t < LATEST_T:
+        if not 0 < event.t < LATEST_T or abs(getattr(event, "step", 0) or 0) > MAX_STEP:
             return
         if isinstance(event, Step):
             self._add_step(event)

@@ -336,6 +336,20 @@ def test_records_with_impossible_times_do_no_harm(run_stream):
     assert rank
 
 
+@pytest.mark.parametrize("step", [10**400, -(10**400), (1 << 53) + 1], ids=["long", "low", "high"])
+def test_steps_that_no_program_reaches_do_no_harm(run_stream, step):
+    rank = run_stream.begin_rank()
+    emit_steps(run_stream, rank, 5)
+    run_stream.emit_events(rank, Step(t=run_stream.t + 3.0, step=step, loss=1.0, step_ms=5.0))
+    run_stream.emit_events(rank, Step(t=run_stream.t + 4.0, step=step, phase="eval", forward_ms=5.0))
+    run_stream.emit_events(rank, Cost(t=run_stream.t + 5.0, step=step, evals=9))
+    process = run_stream.run.list_processes()[0]
+    lane = ProcessLane(process, (), 100)
+    for event in process.iter_events():
+        lane.add_event(event)
+    assert lane.build_bars() and lane.last_t < run_stream.t + 1.0
+
+
 def test_a_finding_without_a_record_of_its_step_stands_at_the_end(run_stream):
     rank = run_stream.begin_rank()
     emit_steps(run_stream, rank, 5)
