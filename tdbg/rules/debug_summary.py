@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 from tdbg.core.events import Anomaly, Finding, Step, as_float
@@ -60,6 +60,13 @@ class DebugSummary(TypedDict):
     training_debugger: TrainingPart
     diffusion_debugger: DiffusionPart
     general_debugger: GeneralPart
+
+
+class FoundAnomalies(TypedDict):
+    """What debuggers of one sort found, of each kind as many as the process with most. recorded: those on record."""
+
+    kinds: dict[str, int]
+    recorded: int
 
 
 class TrainingCounts:
@@ -146,11 +153,16 @@ def summarize_training(counts: Sequence[TrainingCounts]) -> TrainingSummary:
 
 
 def summarize_debuggers(
-    training: TrainingSummary, findings: Iterable[Finding], observations: int, anomalies: Sequence[AnomalyCounts] = ()
+    training: TrainingSummary,
+    findings: Iterable[Finding],
+    observations: int,
+    anomalies: Mapping[str, FoundAnomalies] | None = None,
 ) -> DebugSummary:
-    """The summary of a run. observations: how many there are. anomalies: of each process; the highest counts."""
-    found = Counter(finding.code for finding in findings if finding.severity != "info")
-    general = found + _find_highest(anomalies, "general")
+    """The summary of a run. observations: how many there are. anomalies: by sort of debugger, see `merge_anomalies`."""
+    given: Mapping[str, FoundAnomalies] = anomalies or {}
+    nothing: FoundAnomalies = {"kinds": {}, "recorded": 0}
+    of_general, of_diffusion = given.get("general", nothing), given.get("diffusion", nothing)
+    general = Counter(finding.code for finding in findings if finding.severity != "info") + Counter(of_general["kinds"])
     return {
         "training_debugger": {
             "total_anomalies": training["anomaly_steps"],
@@ -160,20 +172,24 @@ def summarize_debuggers(
             "gradient_explosion_rate": training["gradient_explosion_rate"],
         },
         "diffusion_debugger": {
-            "total_anomalies": _find_highest(anomalies, "diffusion").total(),
-            "debug_history_length": max((one.count_recorded("diffusion") for one in anomalies), default=0),
+            "total_anomalies": sum(of_diffusion["kinds"].values()),
+            "debug_history_length": of_diffusion["recorded"],
         },
         "general_debugger": {
             "total_anomalies": general.total(),
-            "debug_history_length": observations + max((one.count_recorded("general") for one in anomalies), default=0),
+            "debug_history_length": observations + of_general["recorded"],
             "anomalies": dict(general),
         },
     }
 
 
-def _find_highest(anomalies: Iterable[AnomalyCounts], debugger: str) -> Counter[str]:
-    """Of each kind the highest count of a process."""
-    highest: Counter[str] = Counter()
-    for one in anomalies:
-        highest |= Counter(one.count_kinds(debugger))
-    return highest
+def merge_anomalies(counts: Sequence[AnomalyCounts]) -> dict[str, FoundAnomalies]:
+    """What the debuggers of each sort found in the processes of a run, as plain data."""
+    found: dict[str, FoundAnomalies] = {}
+    for debugger in DEBUGGERS:
+        highest: Counter[str] = Counter()
+        for one in counts:
+            highest |= Counter(one.count_kinds(debugger))
+        recorded = max((one.count_recorded(debugger) for one in counts), default=0)
+        found[debugger] = {"kinds": dict(highest), "recorded": recorded}
+    return found

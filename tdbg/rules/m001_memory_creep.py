@@ -36,13 +36,14 @@ class MemoryCreep(ObservingRule[_State]):
     by MEMORY.creep_pct and tensors that keep their graph became steadily more, or when it grew by MEMORY.creep_mb
     whatever it is made of (of host memory half of that after the first pass over the data: caches fill in it). Host
     memory that grows without graphs is only info: a buffer may be meant to fill.
-    Where steps are too short for that, it reads the memory in the step records, from step 51 on: 1,074 MB more over
-    200 steps and 5 s, at least 10 records, on and on and not slower than before; half of that
-    after the pass over the data in which it began, as fast as in it; four times as much where there is no later
-    pass yet, and host memory not in the first pass. Without a DataLoader no pass is known: device memory is info
-    too up to four times as much, and the cause names what may be meant to grow. It is silent if memory was as high before, or
-    if batches or sequences grow: then a device's peak rises faster, or forward passes on the host take longer. Below a peak
-    of before, as an evaluation may leave, that cannot be told: then it is info on a device too.
+    Where steps are too short for that, it reads the memory in the step records, from step 51 on: 1,074 MB more
+    over 200 steps and 5 s, at least 10 records, on and on and not slower than before; half of that after the
+    pass over the data in which it began, as fast as in it; four times as much where there is no later pass yet,
+    and host memory not in the first pass. Without a DataLoader no pass is known: device memory is info too up
+    to four times as much, and the cause names what may be meant to grow. It is silent if memory was as high
+    before, or if batches or sequences grow: then a device's peak rises faster, or forward passes on the host
+    take longer. Below a peak of before, as an evaluation may leave, that cannot be told: then it is info on a
+    device too.
     Records tell no kinds of tensors: what grew on the host is info, and the evidence says which flag would tell.
 
     Why it matters: A loss or an output kept with its graph keeps all activations of its step. The run ends in an

@@ -20,7 +20,7 @@ from tdbg.rules._order import order_findings
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
 from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare, compute_cost_pct
-from tdbg.rules.debug_summary import summarize_training
+from tdbg.rules.debug_summary import merge_anomalies, summarize_training
 from tdbg.rules.preflight_lines import list_trials
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, merge_profiles
@@ -169,7 +169,7 @@ class RuleEngine:
             observations_by_flag=_count_observations_by_flag(view),
             triggers=_build_trigger_rows(view),
             training=summarize_training([found.counts for found in view.list_rank_processes()]),
-            anomalies=[found.anomalies for found in view.processes.values()],
+            anomalies=merge_anomalies([found.anomalies for found in view.processes.values()]),
             notes=[
                 *_merge_notes(view),
                 *corrections,

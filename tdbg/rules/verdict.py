@@ -14,8 +14,8 @@ from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import is_at_least
 from tdbg.rules.cost_lines import BaselineRow, CostRow, format_cost, list_baseline, list_costs
 from tdbg.rules.debug_summary import (
-    AnomalyCounts,
     DebugSummary,
+    FoundAnomalies,
     TrainingSummary,
     summarize_debuggers,
     summarize_training,
@@ -98,7 +98,7 @@ class Verdict:
     observations_by_flag: dict[str, ObservationsRow] = field(default_factory=dict)  # of flags and levels
     triggers: list[TriggerRow] = field(default_factory=list)  # conditions that came true; no findings
     training: TrainingSummary = field(default_factory=lambda: summarize_training([]))
-    anomalies: list[AnomalyCounts] = field(default_factory=list)  # of debuggers of the Python API, by process
+    anomalies: dict[str, FoundAnomalies] = field(default_factory=dict)  # by sort of debugger of the Python API
     notes: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)

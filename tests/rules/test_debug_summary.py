@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from tdbg.core.events import Anomaly, Step
-from tdbg.rules.debug_summary import MAX_KINDS, AnomalyCounts, TrainingCounts, summarize_debuggers, summarize_training
+from tdbg.rules.debug_summary import (
+    MAX_KINDS,
+    AnomalyCounts,
+    TrainingCounts,
+    merge_anomalies,
+    summarize_debuggers,
+    summarize_training,
+)
 
 
 def count(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -83,7 +90,7 @@ def test_of_anomalies_each_kind_counts_as_often_as_in_the_process_that_has_most(
     ):
         for count in range(1, so_many + 1):
             counts.add_anomaly(Anomaly(debugger=debugger, kind=kind, count=count))
-    found = summarize_debuggers(summarize_training([]), [], 10, [first, second])
+    found = summarize_debuggers(summarize_training([]), [], 10, merge_anomalies([first, second]))
     assert found["diffusion_debugger"] == {"total_anomalies": 8, "debug_history_length": 7}
     assert found["general_debugger"] == {"total_anomalies": 1, "debug_history_length": 11, "anomalies": {"odd": 1}}
     assert found["training_debugger"]["total_anomalies"] == 0, "of these the step records speak"
