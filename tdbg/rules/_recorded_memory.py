@@ -10,6 +10,7 @@ from tdbg.core.events import MAX_STEP, Step
 from tdbg.core.steady_growth import MIN_SAMPLES, Growth, find_steady_growth, split_into_parts
 
 OPENING_STEPS = 50  # optimizer state, caches and buffers come in these
+APART_STEPS = 10  # host memory is read as often; a burst of records would be a flat part of the growth
 RECENT, SPREAD = 48, 96  # records kept: the last ones, and some of the whole run
 LEAST_MB = 1074.0  # as MEMORY.creep_mb
 LEAST_STEPS, LEAST_S = 200, 5.0
@@ -64,6 +65,8 @@ class MemoryTrail:
         """Take the record of a training step."""
         mb = record.host_mb if self.kind == "host" else record.device_mb
         if mb is None or not OPENING_STEPS < record.step <= MAX_STEP:
+            return
+        if self._recent and 0 <= record.step - self._recent[-1].step < APART_STEPS:
             return
         side = record.forward_ms if self.kind == "host" else (record.device_peak_mb or mb) - mb
         point = RecordedMemory(record.t, record.step, mb, record.epoch, side or 0.0)

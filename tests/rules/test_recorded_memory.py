@@ -1,5 +1,6 @@
 """TD-M001 from step records alone, where no probe stays in the loop: leaks of many kinds, and healthy twins."""
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterable
@@ -103,6 +104,28 @@ def test_a_leak_is_named(
     assert finding.title.startswith(f"{kind} memory grew ") and finding.first_step <= 0.3 * steps
     assert f"({grown_mb / steps:.1g}"[:3] in finding.title, "the pace"
     assert "read off the records of " in finding.evidence[1] and "--flag MEMORY" in finding.try_next
+
+
+def add_bursts(records: list[Step], places: Iterable[float], length: int) -> list[Step]:
+    """Further records of successive steps after some of them, as the looks at doubling intervals write them."""
+    found = list(records)
+    for place in places:
+        first = records[int(place * (len(records) - 1))]
+        for number in range(1, length + 1):
+            more = dataclasses.replace(first, step=first.step + number, t=first.t + number * 5e-4)
+            found.append(more)
+    return sorted(found, key=lambda record: record.step)
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("length", [5, 13, 50])
+@pytest.mark.parametrize("places", [(0.1,), (0.5,), (0.9,), (0.2, 0.4, 0.8)], ids=str)
+def test_bursts_of_records_hide_no_leak(one_rank: Any, kind: str, length: int, places: tuple[float, ...]) -> None:
+    run, rank = one_rank
+    records = make_steps(kind, 2_500.0, steps=40_000, step_ms=0.6, records=20, passes=9)
+    write_run(run, rank, add_bursts(records, places, length))
+    (finding,) = list_growths(run)
+    assert finding.title.startswith(f"{kind} memory grew ")
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])
