@@ -30,6 +30,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from intervals import bootstrap_interval
+
 LIMIT = 1.02
 CHUNK_S = 0.01  # CPU time from one reference to the next
 CLOSE_PCT, CLOSE_FACTOR = 0.5, 1.3
@@ -130,12 +132,6 @@ def measure_run(shape: str, repeats: int, *, watched: bool, options: list[str]) 
         own_ms, wall_ms = cost["worst"]["own_ms"], cost["worst"]["wall_ms"]
         printed_pct = 100 * own_ms / wall_ms  # with the opening inspection, which the share of the report leaves out
         return Run(found["relative"], found["cpu_s"], printed_pct, wall_ms / 1000.0)
-
-
-def bootstrap_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """Bootstrap interval of the median."""
-    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
-    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
 def is_honest(measured_pct: float, printed_pct: float, noise_pct: float) -> bool:

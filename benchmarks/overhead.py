@@ -34,6 +34,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from intervals import bootstrap_interval
+
 WORKLOAD = Path(__file__).with_name("workload.py")
 BARE = "bare"
 CONTROL = "bare again (A/A)"
@@ -151,12 +153,6 @@ class Bench:
                 results[name].step_ms.append(1000 * seconds[name] / self.steps)
                 results[name].ratios.append(took[name] / took[BARE])
         return results
-
-
-def bootstrap_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """Bootstrap interval of the median."""
-    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
-    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
 def build_table(workload: str, results: dict[str, Measured]) -> list[list[str]]:

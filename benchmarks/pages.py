@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from startup import bootstrap_interval
+from intervals import bootstrap_interval
 
 from tdbg.debuggers.pool import RING_BYTES, Pool
 from tdbg.debuggers.recording_thread import Pass, Recording

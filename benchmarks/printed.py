@@ -28,6 +28,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from intervals import bootstrap_interval
+
 LIMIT_US = 2.0
 KINDS = ("print", "loss", "bar", "logging")
 ARMS = ("bare", "again", "records", "reading")
@@ -138,12 +140,6 @@ def measure_lines(words: list[str]) -> dict[str, dict[str, list[float]]]:
             subprocess.run([sys.executable, *run, *program], check=True, env=env, stdout=out, stderr=err)
         times: dict[str, dict[str, list[float]]] = json.loads(report.read_text(encoding="utf-8"))
         return times
-
-
-def bootstrap_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """Bootstrap interval of the median."""
-    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
-    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
 def list_differences(times: dict[str, list[float]], arm: str, other: str) -> list[float]:

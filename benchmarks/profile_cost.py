@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from intervals import bootstrap_interval
+
 SIZES = {"tiny": (4, 64, 4, 1), "gpt": (6, 256, 8, 1), "slow": (6, 256, 8, 12)}  # layers, width, heads, batch
 BARE, CONTROL = "bare", "bare again (A/A)"
 WAIT, WARMUP, ACTIVE = 5, 1, 3
@@ -146,12 +148,6 @@ def split_steps(steps: int) -> tuple[list[int], list[int]]:
         if place < WAIT or WAIT + WARMUP <= place < WAIT + WARMUP + ACTIVE - 1:
             found[place >= WAIT].append(index)
     return found[True], found[False]
-
-
-def bootstrap_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """Bootstrap interval of the median."""
-    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
-    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
 def format_ratio(values: list[float]) -> str:

@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from intervals import bootstrap_interval
+
 ROOT = Path(__file__).resolve().parents[1]
 # The targets: answered by the thin front; any other help page; a small log filtered; a small run read, or started.
 FRONT, PAGE, FILTER, RUN = 5.0, 8.0, 2.5, 8.0
@@ -113,12 +115,6 @@ def measure_ratios(
             for name in lines:
                 ratios[name].append(took[name] / took[""])
     return ratios
-
-
-def bootstrap_interval(values: list[float], draws: int = 1000) -> tuple[float, float]:
-    """Bootstrap interval of the median."""
-    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
-    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
 def main() -> int:

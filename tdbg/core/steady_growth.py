@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import mean
 
 PARTS = 5
 MIN_SAMPLES = 10
@@ -41,12 +40,13 @@ def find_steady_growth(samples: Sequence[tuple[int, float]], steps: int) -> Grow
     if len(samples) < MIN_SAMPLES or samples[-1][0] - samples[0][0] < steps:
         return None
     # The lowest of each part: memory in use for a moment is not memory that stays.
-    places = [(mean(step for step, _ in part), min(mb for _, mb in part)) for part in split_into_parts(samples)]
+    parts = split_into_parts(samples)
+    places = [(sum(step for step, _ in part) / len(part), min(mb for _, mb in part)) for part in parts]
     rises = [after[1] - before[1] for before, after in pairwise(places)]
     spans = [max(after[0] - before[0], 1e-9) for before, after in pairwise(places)]
     paces = [rise / span for rise, span in zip(rises, spans, strict=True)]
     total = sum(rises)
-    if total <= 0 or max(rises) > MAX_SHARE * total or min(paces) < STEADY_SHARE * mean(paces):
+    if total <= 0 or max(rises) > MAX_SHARE * total or min(paces) < STEADY_SHARE * sum(paces) / len(paces):
         return None
     (first_step, first_mb), (last_step, last_mb) = samples[0], samples[-1]
     return Growth(first_step, last_step, first_mb, last_mb) if last_mb > first_mb else None

@@ -64,7 +64,7 @@ class Rule(RuleBase[Signals]):
         return Finding(code=self.code, title=title, **parts)
 
     def report_once(self, given: list[Finding], new: Finding) -> list[Finding]:
-        """Give out the first finding of a kind in a run; later ranks are only added to its evidence.
+        """Give out the first finding of a kind in a run; later ranks are only added to its evidence, the gravest counts.
 
         given: what this rule gave out already, kept by the rule (empty or one). Ranks may be read in any
             order: a finding of an earlier step takes the place of the one given, in place.
@@ -83,12 +83,14 @@ class Rule(RuleBase[Signals]):
             origins[id(new)] = label
             return [new]
         first = given[0]
+        severity = find_gravest(first.severity, new.severity)
         is_same_process = process is not None and self._is_origin(first, process)
         if _get_order_key(new) < _get_order_key(first):
             old = Finding(**first.as_dict())
             overwrite_finding(first, new)
             origins[id(first)] = label
             new = old
+        first.severity = severity
         if is_same_process:
             _add_repetition(first, new)
             return []
@@ -178,6 +180,11 @@ def overwrite_finding(given: Finding, new: Finding) -> None:
     """Amend a finding that was given out already."""
     for name, value in new.as_dict().items():
         setattr(given, name, value)
+
+
+def find_gravest(*severities: str) -> str:
+    """The gravest of some severities; a word that is none counts least."""
+    return max(severities, key=lambda one: SEVERITIES.index(one) if one in SEVERITIES else -1)
 
 
 def add_grade(finding: Finding, seen: Observed) -> Finding:

@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, pairwise, starmap, takewhile
-from statistics import median
 from typing import NamedTuple
 
 from tdbg.core.events import MAX_STEP, Step
 from tdbg.core.steady_growth import MIN_SAMPLES, Growth, find_steady_growth, split_into_parts
+from tdbg.core.window import compute_median
 
 OPENING_STEPS = 50  # optimizer state, caches and buffers come in these
 APART_STEPS = 10  # host memory is read as often; a burst of records would be a flat part of the growth
@@ -164,7 +164,7 @@ def _has_slowed_down(before: Sequence[RecordedMemory], points: Sequence[Recorded
     places = (
         _find_places(before) if len(before) >= MIN_SAMPLES else [(one.step, one.mb) for one in (*before, points[0])]
     )
-    earlier = median(starmap(_compute_pace, pairwise(places)))
+    earlier = compute_median(starmap(_compute_pace, pairwise(places)))
     ends = _find_places(points)
     return earlier > FASTER * _compute_pace(ends[0], ends[-1])
 
@@ -178,7 +178,7 @@ def _cut_older_peak(points: Sequence[RecordedMemory]) -> Sequence[RecordedMemory
 def _is_used_by_steps(points: Sequence[RecordedMemory], kind: str) -> bool:
     """True if batches or sequences grow: on a device activations do as well, on the host each forward pass takes longer."""
     fifth = max(len(points) // 5, 1)
-    before, after = (median(point.side for point in part) for part in (points[:fifth], points[-fifth:]))
+    before, after = (compute_median(point.side for point in part) for part in (points[:fifth], points[-fifth:]))
     grown_mb = points[-1].mb - points[0].mb
     if kind == "device":
         return after - before > ACTIVATIONS * grown_mb

@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import ClassVar
 
-from tdbg.core.events import SEVERITIES, Cost, Event, Finding, Observation, ProbeOff, Step
+from tdbg.core.events import Cost, Event, Finding, Observation, ProbeOff, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, ObservingRule, add_grade, overwrite_finding
+from tdbg.rules import RULES, ObservingRule, add_grade, find_gravest, overwrite_finding
 from tdbg.rules._probe_presence import ProbePresence
 from tdbg.rules._recorded_memory import Leak, MemoryTrail
 from tdbg.rules.text import format_figure
@@ -70,7 +70,7 @@ class MemoryCreep(ObservingRule[_State]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: defaultdict[str, list[Finding]] = defaultdict(list)  # host, device: one finding each
+        self._given_of: defaultdict[str, list[Finding]] = defaultdict(list)  # host, device: one finding each
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         """Observations are told; step records are kept, and judged whenever it is known that no probe looks."""
@@ -95,7 +95,7 @@ class MemoryCreep(ObservingRule[_State]):
             return []
         kind = "device" if seen.kind == "device" else "host"
         state.said.add(kind)
-        found = self._tell(process, kind, add_grade(new, seen))
+        found = self._report_growth(process, kind, add_grade(new, seen))
         state.recorded.discard(kind)
         return found
 
@@ -104,25 +104,25 @@ class MemoryCreep(ObservingRule[_State]):
         for trail in state.trails:
             leak = trail.find_leak() if trail.kind not in state.said else None
             if leak is not None and (leak.is_sure or trail.kind not in state.recorded):
-                found += self._tell(process, trail.kind, self._make_recorded_finding(process, trail.kind, leak))
+                found += self._report_growth(
+                    process, trail.kind, self._make_recorded_finding(process, trail.kind, leak)
+                )
                 state.recorded.add(trail.kind)
                 if leak.is_sure or trail.kind == "host":
                     state.said.add(trail.kind)
         return found
 
-    def _tell(self, process: ProcessDir, kind: str, new: Finding) -> list[Finding]:
-        """Give out what is new of a kind, as grave as the gravest; it takes the place of what this process's records told."""
-        given = self._told[kind]
-        severity = max((one.severity for one in (*given, new)), key=SEVERITIES.index)
-        if given and kind in self._states[process.label].recorded and self._is_origin(given[0], process):
-            first, found = given[0], list[Finding]()
-            new.first_step = min(first.first_step or 0, new.first_step or 0)
-            new.evidence += [line for line in first.evidence if line.startswith("also ")]
-            overwrite_finding(first, new)
-        else:
-            found = self.report_from(process, given, new)
-        given[0].severity = severity
-        return found
+    def _report_growth(self, process: ProcessDir, kind: str, new: Finding) -> list[Finding]:
+        """Give out what is new of a kind; it takes the place of what this process's records told."""
+        given = self._given_of[kind]
+        if not given or kind not in self._states[process.label].recorded or not self._is_origin(given[0], process):
+            return self.report_from(process, given, new)
+        first = given[0]
+        new.first_step = min(first.first_step or 0, new.first_step or 0)
+        new.severity = find_gravest(first.severity, new.severity)
+        new.evidence += [line for line in first.evidence if line.startswith("also ")]
+        overwrite_finding(first, new)
+        return []
 
     def _make_recorded_finding(self, process: ProcessDir, kind: str, leak: Leak) -> Finding:
         growth, records = leak.growth, leak.records

@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.core.events import SEVERITIES, Cost, Event, Finding, Observation, ProbeOff, Start, Step
+from tdbg.core.events import Cost, Event, Finding, Observation, ProbeOff, Start, Step
 from tdbg.core.observations import Evidence, Observed
 from tdbg.core.observations.augmentation import TransformSlow
 from tdbg.core.observations.dataloader import DataWait, LoaderMade, LoaderSettings, SlowStart
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, Reported, Rule, add_grade, overwrite_finding, read_observations
+from tdbg.rules import RULES, Reported, Rule, add_grade, find_gravest, overwrite_finding, read_observations
 from tdbg.rules._probe_presence import ProbePresence
 from tdbg.rules._recorded_waits import RecordedWaits, Starvation
 from tdbg.rules.view import View
@@ -84,9 +84,8 @@ class DataStarved(Rule):
     def __init__(self) -> None:
         self._states: defaultdict[str, _State] = defaultdict(_State)
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
-        self._first_steps: dict[
-            tuple[str, str, str], int
-        ] = {}  # process, part and dataset -> step of its first `DataWait`
+        # process, part and dataset -> step of its first `DataWait`
+        self._first_steps: dict[tuple[str, str, str], int] = {}
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Observation):
@@ -109,7 +108,9 @@ class DataStarved(Rule):
             return ()
         state.said = True
         state.has_recorded = True
-        return self._tell(process, DataWait.PART, self._make_recorded_finding(process, starved, state))
+        return self.report_from(
+            process, self._given[DataWait.PART], self._make_recorded_finding(process, starved, state)
+        )
 
     def finish(self, view: View) -> Iterable[Finding]:
         """Add to what records told early how much it was of the whole run."""
@@ -134,7 +135,7 @@ class DataStarved(Rule):
                 first_step = self._first_steps.setdefault((process.label, part, seen.dataset), seen.step)
                 if first_step != seen.step or seen.run_over:
                     return self._update_wait(process, seen, new, first_step)
-            return self._tell(process, part, new)
+            return self.report_from(process, self._given[part], new)
         return ()
 
     def _replace_recorded(self, process: ProcessDir, seen: DataWait, new: Finding) -> bool:
@@ -149,17 +150,9 @@ class DataStarved(Rule):
         new.first_step = min(first.first_step or 0, seen.step)
         self._first_steps[process.label, DataWait.PART, seen.dataset] = new.first_step
         new.evidence += [line for line in first.evidence if line.startswith("also ")]
-        new.severity = max(first.severity, new.severity, key=SEVERITIES.index)
+        new.severity = find_gravest(first.severity, new.severity)
         overwrite_finding(first, new)
         return True
-
-    def _tell(self, process: ProcessDir, part: str, new: Finding) -> list[Finding]:
-        """Give out what is new of a part, as grave as the gravest of the ranks."""
-        given = self._given[part]
-        severity = max((one.severity for one in (*given, new)), key=SEVERITIES.index)
-        found = self.report_from(process, given, new)
-        given[0].severity = severity
-        return found
 
     def _update_wait(self, process: ProcessDir, seen: DataWait, new: Finding, first_step: int) -> Iterable[Finding]:
         """Bring the figures of the finding up to date if it is of this process; what others added to it stays."""
@@ -167,7 +160,7 @@ class DataStarved(Rule):
         given = self._given[part]
         new.first_step = first_step
         if not given or (self._is_origin(given[0], process) and not given[0].title.startswith(_format_opening(seen))):
-            return self._tell(process, part, new)
+            return self.report_from(process, given, new)
         first = given[0]
         if self._is_origin(first, process) and first.first_step == first_step:
             added = [line for line in first.evidence if line.startswith(("also ", "again "))]

@@ -15,12 +15,10 @@ LATER_SPARE = 1.25  # so many times what the last look has cost is saved for the
 FIRST_LATER_STEP = 2 * OPENING_STEPS
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
 SETTLING_STEPS = 4  # after a pass, until it and the updates that follow have been judged
-SPENDING_RATE = (
-    0.5  # of the time since the first step: beyond the part below, steps take at most twice their time on average
-)
-PART_AT_ONCE = (
-    0.25  # of the allowance may be spent at once: steps of a millisecond would earn nothing before it is over
-)
+# Of the time since the first step: beyond the part below, steps take at most twice their time on average.
+SPENDING_RATE = 0.5
+# Of the allowance may be spent at once: steps of a millisecond would earn nothing before it is over.
+PART_AT_ONCE = 0.25
 
 
 class Inspection:

@@ -32,9 +32,8 @@ class Listener:
     # Seconds a step that its hooks cost without any look; one of the opening inspection stays where these can be paid.
     presence_s: ClassVar[float] = math.inf
     inspects_evaluation: ClassVar[bool] = False  # looks at the first evaluation pass, however late in the run it comes
-    inspects_checkpoint: ClassVar[bool] = (
-        False  # waits, at no cost a step, for the first checkpoint after the opening steps
-    )
+    # Waits, at no cost a step, for the first checkpoint after the opening steps.
+    inspects_checkpoint: ClassVar[bool] = False
     # In so many steps of each look at doubling intervals, if it does not stay: what it looks for can begin late in the run.
     comes_back: ClassVar[int] = 0
     rests: ClassVar[bool] = pause_while_profiling

@@ -1,6 +1,7 @@
 """Names with control codes in them are shown by every command, and obeyed by the terminal in none."""
 
 import contextlib
+import gc
 import gzip
 import io
 import json
@@ -200,12 +201,15 @@ def list_commands() -> Iterator[str]:
 def call_command(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of one command line, in this process."""
     capfd.readouterr()
-    before = sys.argv
+    before, thresholds = sys.argv, gc.get_threshold()
     sys.argv = ["tdbg", *words]
     try:
         code = __main__.main()
     finally:
         sys.argv = before
+        # A process of its own ends here; this one goes on, and its next tests search what is in memory.
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
     sys.stdout.flush()
     told = capfd.readouterr()
     return code, told.out, told.err
