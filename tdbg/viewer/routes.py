@@ -32,6 +32,10 @@ class ConflictError(TdbgError):
     """The request is right, and the run is in no state to follow it."""
 
 
+class NotFoundError(TdbgError):
+    """What a request names is not there."""
+
+
 class TooLargeError(TdbgError):
     """A request of more bytes than any has."""
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RUNS, STATE_FILE, RunDir
 from tdbg.launch.run_list import list_run_paths
 from tdbg.viewer.drawings import Drawings
+from tdbg.viewer.routes import NotFoundError
 from tdbg.viewer.sessions import Sessions
 
 
@@ -20,7 +20,7 @@ class Served:
     drawings: Drawings = field(default_factory=Drawings)
 
 
-class UnknownRunError(TdbgError):
+class UnknownRunError(NotFoundError):
     """A name that no served run has."""
 
 

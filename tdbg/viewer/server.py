@@ -25,8 +25,17 @@ from tdbg.viewer.access import AccessControl, refuse
 from tdbg.viewer.answers.server import WrongTokenError
 from tdbg.viewer.connections import TimedConnection
 from tdbg.viewer.encoding import encode_json
-from tdbg.viewer.routes import API, ConflictError, Download, Route, TooLargeError, build_openapi, list_routes
-from tdbg.viewer.run_library import Served, UnknownRunError
+from tdbg.viewer.routes import (
+    API,
+    ConflictError,
+    Download,
+    NotFoundError,
+    Route,
+    TooLargeError,
+    build_openapi,
+    list_routes,
+)
+from tdbg.viewer.run_library import Served
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 64 << 10
@@ -38,7 +47,7 @@ SHARED = {
     "tensor.js": "tdbg.pages",
     **dict.fromkeys(("trace.css", "trace.js"), "tdbg.traces"),
 }
-STATUSES = {WrongTokenError: 401, UnknownRunError: 404, ConflictError: 409, TooLargeError: 413}
+STATUSES = {WrongTokenError: 401, NotFoundError: 404, ConflictError: 409, TooLargeError: 413}
 HTTP_ERRORS = {404: "no such endpoint", 405: "method not allowed"}
 PLOTLY = "plotly.js"
 

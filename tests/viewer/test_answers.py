@@ -187,3 +187,14 @@ def test_every_route_is_described_with_a_schema(client: Client) -> None:
             assert about["summary"].endswith("."), path
             (content,) = about["responses"]["200"]["content"].values()
             assert content["schema"]
+
+
+def test_a_code_is_explained(client: Client) -> None:
+    found = client.ask("/rules/td-n001")
+    assert (found["code"], found["severity"]) == ("TD-N001", "critical") and "What to do:" in found["page"]
+    answer = client.get("/api/v1/rules/TD-X999")
+    assert (
+        answer.status_code == 404
+        and "TD-X999" in answer.json()["error"]
+        and "tdbg explain" in answer.json()["try_next"]
+    )

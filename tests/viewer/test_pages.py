@@ -129,21 +129,54 @@ def test_the_overview_says_what_the_report_says(watched: Watched, client: Client
     assert all(one.evaluate(lines) == 1 for one in names.all())
 
 
-def test_the_text_of_the_overview_does_not_wait_for_the_charts(watched: Watched) -> None:
+@pytest.mark.parametrize(
+    ("path", "text", "chart"),
+    [
+        ("/runs/two_ranks/overview", "4 findings", "#chart-loss .scatterlayer"),
+        ("/runs/two_ranks/ranks", "Over time", ".chart .barlayer .point"),
+        ("/runs/two_ranks/metrics", "latest, best, min and max", "#charts .scatterlayer .trace"),
+        ("/runs/profiled/traces", "Where a step goes", "#flame .slice"),
+        ("/runs#/compare/two_ranks/killed", "Settings that differ", "#charts .scatterlayer .trace"),
+    ],
+)
+def test_the_text_of_a_page_does_not_wait_for_its_charts(watched: Watched, path: str, text: str, chart: str) -> None:
     held: list[Route] = []
-    watched.page.route("**/assets/plotly.js", lambda route: held.append(route))
-    watched.page.goto(f"{watched.server.root}/runs/two_ranks/overview")
-    expect(watched.page.locator("#headline")).to_contain_text("4 findings")
-    expect(watched.page.locator("#story > li")).to_have_count(4)
-    watched.page.wait_for_timeout(200)
+    shown = watched.page
+    shown.route("**/assets/plotly.js", lambda route: held.append(route))
+    shown.goto(watched.server.root + "/")  # a page of its own: what differs behind the # alone loads no script anew
+    shown.goto(watched.server.root + path)
+    expect(shown.locator("#content")).to_contain_text(text)
+    expect(shown.locator("#content .chart, #content .graph").first).to_be_attached()
+    shown.wait_for_timeout(200)
     places = "[...document.querySelectorAll('h2, h3, .note')].map(one => one.getBoundingClientRect().top + scrollY)"
-    before = watched.page.evaluate(places)
-    assert held and watched.page.locator("#chart-loss .scatterlayer").count() == 0
+    before = shown.evaluate(places)
+    assert held and shown.locator(chart).count() == 0
     held[0].continue_()
-    watched.page.wait_for_selector(DRAWN.format("/runs/two_ranks/overview"), state="attached")
-    expect(watched.page.locator("#chart-loss .scatterlayer").first).to_be_attached()
-    assert watched.page.evaluate(places) == pytest.approx(before, abs=1)
-    watched.page.unroute_all()
+    shown.wait_for_selector(DRAWN.format(path), state="attached")
+    expect(shown.locator(chart).first).to_be_attached()
+    assert shown.evaluate(places) == pytest.approx(before, abs=1)
+    shown.unroute_all()
+
+
+@pytest.mark.parametrize("path", ["/runs/two_ranks/metrics", "/runs/two_ranks/ranks", "/runs/profiled/traces"])
+def test_a_page_without_plotly_says_what_is_missing(watched: Watched, path: str) -> None:
+    watched.page.route("**/assets/plotly.js", lambda route: route.abort())
+    shown = watched.show(path)
+    expect(shown.locator(".state.bad")).to_contain_text("pip install 'tdbg[html]'")
+    assert shown.locator("h2, h3").count()
+    shown.unroute_all()
+
+
+def test_a_code_is_explained_on_its_card(watched: Watched, client: Client) -> None:
+    shown = watched.show("/runs/two_ranks/overview")
+    box = shown.locator(".explanation").first
+    expect(box.locator("p")).to_have_count(0)
+    box.locator("summary").press("Enter")
+    code = box.locator("summary").inner_text().split()[1]
+    page = client.ask(f"/rules/{code}")["page"]
+    expect(box.locator("p").first).to_have_text(" ".join(page.partition("\n\n")[0].split()))
+    assert "".join(box.locator("div").inner_text().split()) == "".join(page.split())
+    watched.check()
 
 
 def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_saved(watched: Watched) -> None:
@@ -156,7 +189,7 @@ def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_save
     shown.mouse.up()
     card = shown.locator(".finding.shown")
     expect(card).to_contain_text("TD-D001 error")
-    expect(card.locator("details")).to_have_attribute("open", "")
+    expect(card.locator("details:not(.explanation)")).to_have_attribute("open", "")
     links = {one.inner_text(): one.get_attribute("href") for one in card.locator("a").all()}
     assert links["Logs of step 13"] == "/runs/two_ranks/logs?kind=both&steps=13"
     assert links["Metrics at step 13"] == "/runs/two_ranks/metrics?step=13"
@@ -289,9 +322,11 @@ def test_a_step_leads_from_the_log_to_the_curves_and_back(watched: Watched) -> N
 
 def test_a_choice_in_the_log_is_applied_at_once(watched: Watched) -> None:
     shown = watched.show("/runs/two_ranks/logs?kind=both&steps=12")
+    shown.focus("#logs-level")
     shown.select_option("#logs-level", "DEBUG")
     shown.wait_for_url("**level=DEBUG**")
     shown.wait_for_selector(DRAWN.format("/runs/two_ranks/logs"), state="attached")
+    expect(shown.locator("#logs-level")).to_be_focused()
     shown.fill("#logs-steps", "12-13")
     shown.keyboard.press("Enter")
     shown.wait_for_url("**steps=12%3A13**")

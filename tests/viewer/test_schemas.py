@@ -21,7 +21,7 @@ def test_answers_fit_their_schemas(client: Client, run: str) -> None:
     for one in list_routes(changes=False):
         if one.streams or one.method != "GET":
             continue
-        answer = client.get(one.path.replace("{run}", run))
+        answer = client.get(one.path.replace("{run}", run).replace("{code}", "TD-N001"))
         if answer.status_code != 200:
             assert answer.status_code in (400, 404) and answer.json()["error"], (one.path, answer.text)
             continue

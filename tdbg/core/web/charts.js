@@ -25,6 +25,14 @@ function formatNumber(value) {
   return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 && value !== 0 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
+// Charts have colours of their own: they are drawn again where light and dark change. One page is shown at a time.
+let redrawShown = null;
+
+function followScheme(redraw) {
+  if (!redrawShown) matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redrawShown());
+  redrawShown = redraw;
+}
+
 function readColor(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }

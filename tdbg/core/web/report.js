@@ -140,7 +140,7 @@ function buildReport(root, data, options = {}) {
   reserveRoom();
   redraw();
   if (options.plotly) options.plotly.then(redraw, () => {});
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  followScheme(redraw);
   return {redraw, showFinding};
 }
 

@@ -1,6 +1,6 @@
 // A summary of traces: where a step goes, steps, calls as a flame graph, memory, tables. For the file and the viewer.
 // data: what describe_page of tdbg/traces/render/trace_page.py gives. choice: the select of the trace. download: called
-// with a trace for its own file, or left out.
+// with a trace for its own file, or left out. Returns {drawGraphs}, for when plotly comes later.
 "use strict";
 const PART_COLORS = {input: "#e07b39", h2d: "#c9a227", forward: "#5b9bd5", backward: "#2f6db5", optimizer: "#59a14f", communication: "#b07aa1", copy: "#9c755f", idle: "#c8ccd2", other: "#8c9199"};
 const CALL_COLORS = {f: "#7fb069", m: "#5b9bd5", o: "#e6a157", s: "#c38fc9", t: "#a9b0b8", "": "#c8ccd2"};
@@ -44,6 +44,12 @@ function buildTraces(root, data, choice, download) {
     return [graph, note, section];
   }
 
+  // Plotly may be on its way: until then there is room.
+  function drawGraph(place, traces, layout) {
+    place.style.minHeight = layout.height + "px";
+    if (window.Plotly) Plotly.newPlot(place, traces, chartLayout(layout), CHART_CONFIG);
+  }
+
   function drawBars() {
     const labels = data.lanes.map(lane => escapeMarkup(lane.label));
     const traces = data.parts.filter(part => data.lanes.some(lane => lane.mean_ms[part])).map(part => ({
@@ -53,10 +59,10 @@ function buildTraces(root, data, choice, download) {
       textposition: "inside", insidetextanchor: "middle", textangle: 0, constraintext: "none",
     }));
     const height = 90 + 34 * labels.length;
-    Plotly.newPlot(at.bar, traces, chartLayout({
+    drawGraph(at.bar, traces, {
       barmode: "stack", height, legend: {orientation: "h", y: 1, yanchor: "bottom", traceorder: "normal"}, margin: {l: 10, r: 10, t: 30, b: 40},
       uniformtext: {minsize: 10, mode: "hide"}, xaxis: {title: {text: "ms per step"}}, yaxis: {type: "category", autorange: "reversed"},
-    }), CHART_CONFIG);
+    });
     at.barNote.textContent = data.bar_note;
   }
 
@@ -85,10 +91,10 @@ function buildTraces(root, data, choice, download) {
     const names = data.lanes.flatMap((lane, row) => lane.steps.length > 24 ? [] : lane.steps.filter(step => step.number !== null).map(step => ({
       x: step.start_ms, y: row - 0.46, text: String(step.number), showarrow: false, xanchor: "left", yanchor: "bottom", font: {size: 10},
     })));
-    Plotly.newPlot(at.lanes, traces, chartLayout({
+    drawGraph(at.lanes, traces, {
       barmode: "overlay", bargap: 0.35, height: 70 + 44 * labels.length, showlegend: false, shapes: marks, annotations: names,
       margin: {l: 10, r: 10, t: 14, b: 40}, xaxis: {title: {text: "ms"}}, yaxis: {type: "category", autorange: "reversed"},
-    }), CHART_CONFIG);
+    });
     at.lanesNote.textContent = data.lanes_note;
   }
 
@@ -101,12 +107,12 @@ function buildTraces(root, data, choice, download) {
     const label = rows.map(row => escapeMarkup(row[0] < 0 ? "all" : names[row[0]]));
     // Nothing bold: plotly would write that as a style of its own, which the policy of the page refuses.
     const share = rows.map(row => `${escapeMarkup(cutText(row[0] < 0 ? "all" : names[row[0]], 120))}<br>${CALL_NAMES[row[2]]}<br>total ${per(row[4])} ms per step, ${(100 * row[4] / (rows[0][4] || 1)).toFixed(1)} %<br>self ${per(row[5])} ms, ${traceNumber(row[3] / steps)} calls a step`);
-    Plotly.newPlot(at.flame, [{
+    drawGraph(at.flame, [{
       type: "icicle", ids: rows.map((_, place) => String(place)), labels: label, parents: rows.map(row => row[1] < 0 ? "" : String(row[1])),
       values: rows.map(row => row[4]), branchvalues: "total", hovertext: share, hoverinfo: "text", textinfo: "label", sort: true,
       marker: {colors: rows.map(row => CALL_COLORS[row[2]]), line: {width: 1, color: readColor("back")}},
       tiling: {orientation: "v", flip: "", pad: 0}, pathbar: {visible: false}, textposition: "middle left", outsidetextfont: {color: "#1c1e21"}, insidetextfont: {color: "#1c1e21"}, leaf: {opacity: 1},
-    }], chartLayout({height: 30 + 21 * Math.min(found.depth + 1, 45), margin: {l: 0, r: 0, t: 4, b: 4}, uniformtext: {minsize: 11, mode: "hide"}}), CHART_CONFIG);
+    }], {height: 30 + 21 * Math.min(found.depth + 1, 45), margin: {l: 0, r: 0, t: 4, b: 4}, uniformtext: {minsize: 11, mode: "hide"}});
   }
 
   function fillFlames(trace) {
@@ -131,15 +137,15 @@ function buildTraces(root, data, choice, download) {
       graph.className = "graph";
       const x = one.line.map(point => point[0]);
       const curve = {type: "scatter", mode: "lines", x, line: {shape: "hv", color: "#5b9bd5", width: 1.5}, hovertemplate: "%{x:.4g} ms: %{y:.4s}B<extra></extra>"};
-      Plotly.newPlot(graph, [
+      drawGraph(graph, [
         {...curve, y: one.line.map(point => point[2]), line: {...curve.line, width: 0}, hoverinfo: "skip", hovertemplate: undefined},
         {...curve, y: one.line.map(point => point[1]), fill: "tonexty", fillcolor: "rgba(91,155,213,.35)"},
-      ], chartLayout({
+      ], {
         height: 240, showlegend: false, margin: {l: 10, r: 10, t: 24, b: 40},
         xaxis: {title: {text: "ms"}}, yaxis: {rangemode: "tozero", tickformat: "~s", ticksuffix: "B"},
         shapes: trace.begins.map(ms => ({type: "line", x0: ms, x1: ms, yref: "paper", y0: 0, y1: 1, line: {color: "#8c9199", width: 1, dash: "dot"}})),
         annotations: [{x: one.peak_ms, y: one.peak, text: "peak " + traceBytes(one.peak), showarrow: true, arrowhead: 2, ax: 0, ay: -18}],
-      }), CHART_CONFIG);
+      });
       if (one.holders.length) fillTable(at.memory, {title: "At the peak, of what was allocated in the trace", columns: ["bytes", "share %", "allocated by"], rows: one.holders, note: ""});
     }
   }
@@ -194,22 +200,31 @@ function buildTraces(root, data, choice, download) {
     at.facts.replaceChildren();
     for (const fact of trace.facts) appendElement("li", fact, at.facts);
     if (download) download(trace, appendElement("li", undefined, at.facts));
-    fillFlames(trace);
-    fillMemory(trace);
+    drawCalls(trace);
     at.tables.replaceChildren();
     for (const one of trace.tables) fillTable(at.tables, one);
   }
 
-  function draw() {
+  function drawCalls(trace) {
+    fillFlames(trace);
+    fillMemory(trace);
+  }
+
+  const findShown = () => data.traces[Number(choice.value) || 0];
+
+  function drawGraphs() {
     if (!root.contains(at.bar)) return;  // another page is shown
     drawBars();
     drawSteps();
-    show(data.traces[Number(choice.value) || 0]);
+    drawCalls(findShown());
   }
 
   data.traces.forEach((trace, place) => { appendElement("option", trace.label, choice).value = String(place); });
   choice.parentElement.hidden = data.traces.length < 2;
-  choice.addEventListener("change", () => show(data.traces[Number(choice.value)]));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  draw();
+  choice.addEventListener("change", () => show(findShown()));
+  followScheme(drawGraphs);
+  drawBars();
+  drawSteps();
+  show(findShown());
+  return {drawGraphs};
 }

@@ -18,8 +18,8 @@ from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_lis
 from tdbg.pages.selection.locations import Selected, select_datapoints
 from tdbg.pages.stats.nonfinite_places import find_nonfinite_places
 from tdbg.viewer.answers.batches import find_batch
-from tdbg.viewer.routes import API, route
-from tdbg.viewer.run_library import Served, UnknownRunError
+from tdbg.viewer.routes import API, NotFoundError, route
+from tdbg.viewer.run_library import Served
 
 PICTURE_BYTES = 1 << 20
 SHOWN_PLACES = 20  # of elements that are not finite
@@ -80,7 +80,7 @@ class DifferenceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     other_nth: int = 0
 
 
-class NothingCapturedError(UnknownRunError):
+class NothingCapturedError(NotFoundError):
     """The run has no pages, or no such datapoint or tensor."""
 
 

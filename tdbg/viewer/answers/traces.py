@@ -11,8 +11,8 @@ from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render.summary_data import describe_flames, describe_summaries
 from tdbg.traces.render.trace_page import describe_page
 from tdbg.traces.trace_options import Selected, load_summaries, select_traces
-from tdbg.viewer.routes import API, Download, route
-from tdbg.viewer.run_library import Served, UnknownRunError
+from tdbg.viewer.routes import API, Download, NotFoundError, route
+from tdbg.viewer.run_library import Served
 
 NO_TRACES: dict[str, Any] = {"times": "ns", "traces": []}
 
@@ -38,7 +38,7 @@ class FileQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     window: int = 0
 
 
-class NoTraceError(UnknownRunError):
+class NoTraceError(NotFoundError):
     """The run has no such trace."""
 
 

@@ -161,9 +161,12 @@ async function showPage() {
   if (mine === number) document.documentElement.dataset.drawn = location.pathname + (where.names ? location.hash : "");
 }
 
-function openAddress(to) {
+// A page that is drawn anew by what was chosen on it keeps the focus where it was.
+async function openAddress(to) {
+  const focused = document.activeElement && document.activeElement.id;
   history.pushState(null, "", to);
-  return showPage();
+  await showPage();
+  if (focused && document.activeElement === document.body) document.getElementById(focused)?.focus();
 }
 
 addEventListener("popstate", showPage);

@@ -1,5 +1,4 @@
 // Two runs side by side: status and verdict, the settings that differ, curves of both on one axis.
-import {loadPlotly} from "./overview.js";
 import {addressOfComparison, formatDuration} from "./runs.js";
 import {addCurveTools, describeCurve, drawCharts, escapeGlob} from "./series.js";
 
@@ -7,7 +6,7 @@ const baseOf = run => "/runs/" + encodeURIComponent(run);
 const namesOf = names => names[0] === names[1] ? [names[0], names[1] + " (again)"] : names;
 
 export async function showComparison({root, names, ask, addressOf, link}) {
-  const [, found, ...listed] = await Promise.all([loadPlotly(), ask("/compare", {first: names[0], second: names[1]}), ...names.map(name => ask(baseOf(name) + "/metrics"))]);
+  const [found, ...listed] = await Promise.all([ask("/compare", {first: names[0], second: names[1]}), ...names.map(name => ask(baseOf(name) + "/metrics"))]);
   root.replaceChildren();
   const swap = appendElement("p", undefined, root, "tools");
   swap.append(link(addressOfComparison(names[1], names[0]), "Swap the two"));
@@ -51,7 +50,7 @@ async function fillCurves(root, names, listed, ask) {
   async function draw() {
     const mine = ++asked, wanted = tools.select(keys);
     const drawn = await Promise.all(wanted.map(key => describeKey(key)));
-    if (mine === asked) drawCharts(charts, drawn, tools, null);
+    if (mine === asked) await drawCharts(charts, drawn, tools, null);
   }
   async function describeKey(key) {
     const curves = [], missing = [];

@@ -1,9 +1,8 @@
 // Series over steps: a chart for each key, smoothed on request, the best value marked; a step leads to the log.
-import {loadPlotly} from "./overview.js";
 import {addCurveTools, addStepTools, describeCurve, drawCharts, escapeGlob, formatUnit} from "./series.js";
 
 export async function showMetrics({root, base, run, ask, addressOf, showState}) {
-  const [listed] = await Promise.all([ask(base + "/metrics"), loadPlotly()]);
+  const listed = await ask(base + "/metrics");
   const keys = [...new Set(listed.series.map(one => one.key))];
   if (!keys.length) return showState(root, "This run has logged no metric yet.");
   root.replaceChildren();
@@ -23,10 +22,10 @@ export async function showMetrics({root, base, run, ask, addressOf, showState}) 
     const found = await Promise.all(keysNow.map(key => ask(base + "/metrics/curves", {key: escapeGlob(key), smooth: tools.smooth})));
     if (mine !== asked) return;
     wanted = keysNow, answers = found;
-    drawAnswers();
+    await drawAnswers();
   }
   function drawAnswers() {
-    drawCharts(charts, answers.map((answer, at) => {
+    return drawCharts(charts, answers.map((answer, at) => {
       const several = new Set(answer.curves.map(one => one.rank)).size > 1, those = listed.series.filter(one => one.key === wanted[at]);
       const bestOf = curve => those.find(one => one.rank === curve.rank && one.source === curve.source)?.best;
       return {key: wanted[at], unit: those[0].unit, curves: answer.curves.map(one => describeCurve(several ? "rank " + one.rank : one.source, one, tools.best ? bestOf(one) : null))};

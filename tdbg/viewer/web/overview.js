@@ -1,32 +1,15 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
+import {loadCharts, showFirst} from "./load_charts.js";
 import {addressOfBatch, numberDatapoints} from "./tensors.js";
 
-let plotly = null;
 const POLL_MS = 2000;
 const EVERY_MS = 15000;  // between drawings of a run that goes on
-
-// Plotly is large: whoever can shows text before it is there.
-export function loadPlotly() {
-  plotly = plotly || new Promise((done, failed) => {
-    const script = document.createElement("script");
-    script.src = "/assets/plotly.js";
-    script.onload = done, script.onerror = () => {
-      plotly = null;  // the next page asks again
-      failed(new Error("the charts need plotly, which could not be loaded: pip install 'tdbg[html]' where tdbg runs, or reload this page"));
-    };
-    document.head.append(script);
-  });
-  return plotly;
-}
-
-// Resolves once the browser has shown what stands on the page; in a hidden window, which shows nothing, soon.
-const showFirst = () => new Promise(done => { requestAnimationFrame(() => setTimeout(done)); setTimeout(done, 100); });
 
 export async function showOverview({root, base, run, ask, listen, link, addressOf}) {
   const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status")]);
   const asked = new URLSearchParams(location.search).get("finding");
   let isLive = status.state === "running";
-  const plotly = showFirst().then(loadPlotly);
+  const plotly = loadCharts();
   let batches, captured, located = "";
   const first = draw(data);
   if (asked !== null) first.showFinding(Number(asked));
@@ -97,7 +80,18 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       const one = finding.module && list.find(one => one.step === finding.step && one.rank === finding.rank);
       if (one) add("Captured tensors", `${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`);
     });
-    appendElement("code", "tdbg explain " + finding.code, place, "note");
+    addExplanation(finding.code, place.parentElement);
+  }
+
+  // What `tdbg explain` prints, asked for when it is opened.
+  function addExplanation(code, card) {
+    const box = appendElement("details", undefined, card, "explanation");
+    appendElement("summary", `what ${code} means and what to do`, box);
+    box.addEventListener("toggle", async () => {
+      if (box.children.length > 1) return;
+      const text = appendElement("div", "Loading ...", box);
+      await ask("/rules/" + encodeURIComponent(code)).then(found => fillProse(text, found.page), error => { text.textContent = error.message; });
+    });
   }
 
   async function listCaptured(findings) {
@@ -107,6 +101,19 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       return numberDatapoints((await ask(base + "/pages", {datapoints: true})).list);
     } catch {
       return [];  // the pages say what is wrong
+    }
+  }
+}
+
+// Text in lines of a terminal: paragraphs and items are wrapped anew, indented lines stay as they are.
+function fillProse(place, text) {
+  place.replaceChildren();
+  for (const block of text.split(/\n\s*\n/)) {
+    let part = null;
+    for (const line of block.split("\n")) {
+      const name = line.startsWith("    ") ? "pre" : "p";
+      if (!part || part.localName !== name || line.startsWith("- ")) part = appendElement(name, line.trimEnd(), place);
+      else part.textContent += (name === "pre" ? "\n" : " ") + line.trimEnd();
     }
   }
 }

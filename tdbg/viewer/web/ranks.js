@@ -1,5 +1,5 @@
 // Ranks: what each does now, and what it did over time.
-import {loadPlotly} from "./overview.js";
+import {drawWhenLoaded} from "./load_charts.js";
 
 const COLUMNS = ["rank", "state", "step", "of", "steps/s", "loss", "level", "flags", "cost %", "host"];
 
@@ -23,11 +23,7 @@ export async function showRanks({root, base, run, ask, listen, addressOf, open})
   appendElement("p", data.lanes.note, root, "note");
   const place = appendElement("div", undefined, root, "chart");
   place.style.minHeight = heightOfLanes(data.lanes) + "px";
-  try {
-    await loadPlotly();
-  } catch (error) {
-    place.style.minHeight = "";
-    return void appendElement("p", error.message, place, "state bad");
-  }
-  if (place.isConnected) drawLanes(place, data.lanes, data.findings, {onFinding: number => open(`${addressOf(run, "overview")}?finding=${number}`)});
+  const draw = () => drawLanes(place, data.lanes, data.findings, {onFinding: number => open(`${addressOf(run, "overview")}?finding=${number}`)});
+  followScheme(() => window.Plotly && place.isConnected && draw());
+  await drawWhenLoaded(place, draw);
 }

@@ -1,4 +1,6 @@
 // What the pages with curves of metrics share: the tools above them, a chart for each key, a step that is marked.
+import {drawWhenLoaded} from "./load_charts.js";
+
 export const SHOWN = 24;  // charts at once: more of them are found by the filter
 
 // The filter of keys, smoothing, points and best values. change: called when something else is to be drawn.
@@ -71,8 +73,10 @@ export function describeCurve(name, curve, best) {
 }
 
 // A chart for each key: [{key, unit, curves, note}]. steps: what addStepTools gave, or null.
+// Headings and notes stand at once, with room for the curves; resolves when these are drawn.
 export function drawCharts(charts, drawn, tools, steps) {
   charts.replaceChildren();
+  const waiting = [];
   if (!drawn.length) appendElement("p", "No key contains this text.", charts, "state");
   const marks = steps ? steps.marks : [], range = findStepRange([...drawn.flatMap(one => one.curves), {x: marks.map(one => one.step)}]);
   for (const one of drawn) {
@@ -81,9 +85,16 @@ export function drawCharts(charts, drawn, tools, steps) {
     appendElement("h3", one.key + (unit ? ` (${unit})` : ""), box);
     if (one.note) appendElement("p", one.note, box, "note");
     if (!one.curves.length) continue;
-    drawCurves(appendElement("div", undefined, box, "chart"), {x: "step", unit, bands: [], marked: marks.length > 0}, one.curves, marks,
-      {logarithmic: false, points: tools.points, range, onStep: steps ? steps.choose : undefined});
+    const place = appendElement("div", undefined, box, "chart"), chart = {x: "step", unit, bands: [], marked: marks.length > 0};
+    place.style.minHeight = heightOfCurves(place, chart, one.curves) + "px";
+    waiting.push(() => drawCurves(place, chart, one.curves, marks, {logarithmic: false, points: tools.points, range, onStep: steps ? steps.choose : undefined}));
   }
+  const first = charts.firstElementChild;
+  function drawAll() {
+    if (charts.isConnected && charts.firstElementChild === first) for (const drawOne of waiting) drawOne();
+  }
+  followScheme(() => window.Plotly && drawAll());
+  return drawWhenLoaded(charts, drawAll);
 }
 
 export const escapeGlob = text => text.replace(/[*?[]/g, found => `[${found}]`);

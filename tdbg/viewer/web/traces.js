@@ -1,9 +1,9 @@
 // Profiler traces, as trace.js draws them for the file too; the trace itself can be downloaded.
-import {loadPlotly} from "./overview.js";
+import {drawWhenLoaded} from "./load_charts.js";
 
 export async function showTraces({root, base, run, ask, addressOf, open, download, showState}) {
   const ranks = new URLSearchParams(location.search).get("ranks") || "";
-  const [data] = await Promise.all([ask(base + "/traces/page", {ranks}), loadPlotly()]);
+  const data = await ask(base + "/traces/page", {ranks});
   if (!data.traces.length) return showState(root, "This run was not profiled: `tdbg profile` records traces.");
   root.replaceChildren();
   const form = appendElement("form", undefined, root, "tools");
@@ -16,7 +16,7 @@ export async function showTraces({root, base, run, ask, addressOf, open, downloa
     event.preventDefault();
     open(addressOf(run, "traces") + (input.value ? "?" + new URLSearchParams({ranks: input.value}) : ""));
   });
-  buildTraces(root, data, choice, (trace, place) => {
+  const {drawGraphs} = buildTraces(root, data, choice, (trace, place) => {
     if (trace.rank === null) return;
     const button = appendElement("button", "Save the trace for Perfetto", place), told = appendElement("span", undefined, place, "note");
     button.type = "button", button.className = "save", told.setAttribute("role", "status");
@@ -32,4 +32,5 @@ export async function showTraces({root, base, run, ask, addressOf, open, downloa
       button.disabled = false;
     });
   });
+  if (!window.Plotly) await drawWhenLoaded(root.querySelector("#tables"), drawGraphs);
 }
