@@ -85,15 +85,20 @@ def parse_share(option: str, text: str) -> float:
     return found
 
 
-def load_summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[tuple[TraceFile, Summary]]:
-    """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
+def load_summaries(
+    found: Sequence[TraceFile], *, trees: bool = False, load: Callable[[TraceFile, bool], Summary] | None = None
+) -> list[tuple[TraceFile, Summary]]:
+    """Each with its summary; what cannot be read is told, and TdbgError if that is all of them.
+
+    trees: also of which operator called which. load: in place of `load_summary`.
+    """
     from tdbg.core.output import print_messages
     from tdbg.core.tables import safe
 
     good: list[tuple[TraceFile, Summary]] = []
     for one in found:
         try:
-            read = _load_summary(one, trees)
+            read = (load or load_summary)(one, trees)
         except TdbgError as error:
             if len(found) == 1:
                 raise
@@ -117,14 +122,15 @@ def is_empty(every: Sequence[tuple[TraceFile, Summary]]) -> bool:
     return True
 
 
-def _load_summary(one: TraceFile, trees: bool) -> Summary:
+def load_summary(one: TraceFile, trees: bool, *, keep: bool = True) -> Summary:
+    """The summary of one trace. keep: with an index beside the file, so that the next look is fast."""
     if one.part is not None:  # of a slice: small, and an index is of a whole file
         from tdbg.traces.analyze.summary_builder import summarize_trace
 
         return summarize_trace(one.path, part=one.part, trees=trees)
-    from tdbg.traces.analyze.summary_cache import load_summary
+    from tdbg.traces.analyze import summary_cache
 
-    return load_summary(one.path, trees=trees)
+    return summary_cache.load_summary(one.path, trees=trees, keep=keep)
 
 
 def format_label(one: TraceFile, read: Summary) -> str:

@@ -1,5 +1,7 @@
 """What the addresses answer is what the commands print with --json."""
 
+import gzip
+import hashlib
 import json
 import re
 import shutil
@@ -198,3 +200,35 @@ def test_a_code_is_explained(client: Client) -> None:
         and "TD-X999" in answer.json()["error"]
         and "tdbg explain" in answer.json()["try_next"]
     )
+
+
+def test_records_are_counted_by_tag(client: Client, runs_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = client.ask("/runs/two_ranks/logs/counts")
+    capsys.readouterr()
+    assert main(["filter-logs", str(runs_folder / "two_ranks"), "--list-prefixes"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    told = {row[0]: int(row[2].replace(",", "")) for row in rows if len(row) == 4 and row[2].replace(",", "").isdigit()}
+    assert {one["tag"]: one["records"] for one in found["tags"]} == told
+    assert told
+    assert found["looked_at"] == found["total"]
+
+
+def test_several_curves_are_asked_for_by_name(client: Client) -> None:
+    keys = [one["key"] for one in client.ask("/runs/two_ranks/metrics")["series"]][:3]
+    found = client.ask("/runs/two_ranks/metrics/curves", keys=json.dumps(keys))
+    assert {one["key"] for one in found["curves"]} == set(keys)
+    for wrong in ("[1]", "loss", '{"a": 1}'):
+        assert client.get("/api/v1/runs/two_ranks/metrics/curves", params={"keys": wrong}).status_code == 400
+
+
+def test_a_look_at_a_large_trace_writes_nothing(runs_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs_folder / "profiled", tmp_path / "profiled")
+    (trace,) = tmp_path.glob("profiled/rank0000/traces/*.json.gz")
+    data = json.loads(gzip.decompress(trace.read_bytes()))
+    data["more"] = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(60_000)]
+    trace.write_bytes(gzip.compress(json.dumps(data).encode()))
+    assert trace.stat().st_size > 1 << 20
+    before = sorted(tmp_path.rglob("*"))
+    client = Client(tmp_path)
+    assert client.ask("/runs/profiled/traces/page")["traces"] and client.ask("/runs/profiled/traces")["traces"]
+    assert sorted(tmp_path.rglob("*")) == before

@@ -23,7 +23,7 @@ EXAMPLES = 20  # of each address, valid and invalid together
 CASES = 150  # of each address, at the limits of what its schema allows; few have as many
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 # Texts with a grammar of their own: not every string is one, which a schema cannot say.
-GRAMMARS = {"ranks", "steps", "epochs", "text", "key", "level", "flag", "after", "slice"}
+GRAMMARS = {"ranks", "steps", "epochs", "text", "key", "level", "flag", "after", "slice", "keys"}
 ROUTES = [one for one in list_routes() if not one.streams]
 
 

@@ -101,6 +101,17 @@ def change_level(browser: Browser, run: Path) -> None:
     assert server.end() in (0, 130)
 
 
+def check_lost_server(browser: Browser, run: Path) -> None:
+    """A page that follows a run says when nobody answers any more."""
+    server = Server(run.parent)
+    watched = Watched(browser, server)
+    shown = watched.show(f"/runs/{run.name}/ranks")
+    expect(shown.locator("#lost")).to_be_hidden()
+    assert server.end() in (0, 130)
+    expect(shown.locator("#lost")).to_contain_text("What this page shows is of", timeout=20_000)
+    watched.context.close()
+
+
 def test_a_run_that_goes_on_and_then_is_killed(live: tuple[Path, Any], chromium: Browser) -> None:  # noqa: F811
     run, started = live
     server = Server(run.parent)
@@ -110,6 +121,11 @@ def test_a_run_that_goes_on_and_then_is_killed(live: tuple[Path, Any], chromium:
         assert shown.inner_text("#content").strip() and "This page failed" not in shown.inner_text("#content")
         check_quiet(watched)
     check_ranks(watched, run)
+    shown = watched.show(f"/runs/{run.name}/logs")
+    expect(shown.locator("#as-of")).to_contain_text("The run goes on; this page is of")
+    shown.click("#refresh")
+    expect(shown.locator("#as-of")).to_be_attached()
+    expect(watched.show(f"/runs/{run.name}/metrics").locator("#as-of")).to_contain_text("The run goes on")
     text = watched.show(f"/runs/{run.name}/overview").inner_text("#content")
     assert "The run goes on. Drawn at" in text and "Each rank so far" in text
     shown = watched.show(f"/runs/{run.name}/flags")
@@ -117,6 +133,7 @@ def test_a_run_that_goes_on_and_then_is_killed(live: tuple[Path, Any], chromium:
     assert shown.locator("#content button, #content input[type=checkbox]").count() == 0
     assert not (run / "control.json").exists()
     change_level(chromium, run)
+    check_lost_server(chromium, run)
     kill_everything(started)
     for page in ("overview", "ranks", "logs", "flags"):
         watched.show(f"/runs/{run.name}/{page}")

@@ -1,5 +1,6 @@
 """The pages in headless Chromium, against the real server: what they say is what --json says, and nothing is complained of."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 PAGES = ["overview", "ranks", "tensors", "logs", "metrics", "traces", "flags", "raw"]
 DRAWN = "html[data-drawn='{}']"
 WIDTHS = [390, 1280]
+OTHERS = [(1280, "dark"), (2560, "light"), (2560, "dark")]
+assert CHROMIUM or "CI" not in os.environ, "install chromium: in CI the pages are opened"
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the pages"),
@@ -113,6 +116,19 @@ def test_every_page_of_every_recorded_run(watched: Watched, run: str, page: str)
         box = shown.locator("tbody td").last.bounding_box()
         assert box is not None and box["x"] + box["width"] <= watched.width
     watched.check()
+
+
+@pytest.mark.parametrize(("width", "scheme"), OTHERS)
+def test_every_kind_of_page_in_other_sizes_and_colours(
+    chromium: Browser, server: Server, width: int, scheme: str
+) -> None:
+    watched = Watched(chromium, server, width, scheme)
+    runs = {"tensors": "captured", "traces": "profiled"}
+    for path in ["/runs", "/runs#/compare/two_ranks/killed", *(f"/runs/{runs.get(p, 'two_ranks')}/{p}" for p in PAGES)]:
+        shown = watched.show(path)
+        assert "This page failed" not in shown.inner_text("#content"), path
+        watched.check()
+    watched.context.close()
 
 
 @pytest.mark.parametrize("run", ["two_ranks", "killed", "single"])
@@ -223,6 +239,26 @@ def test_the_list_shows_every_run_and_is_filtered_in_place(watched: Watched, cli
     watched.check()
 
 
+def test_runs_beyond_the_newest_thousand_are_loaded_on_request(tmp_path: Path, chromium: Browser) -> None:
+    for number in range(1_004):
+        run = tmp_path / f"run{number:04}"
+        run.mkdir()
+        (run / "run.json").write_text(json.dumps({"version": 1, "command": ["x"], "start_t": 1e9 + number}))
+    server = Server(tmp_path)
+    watched = Watched(chromium, server)
+    shown = watched.page
+    expect(shown.locator(".tools .note")).to_have_text("1000 of the newest 1000 runs; 1004 in all", timeout=30_000)
+    shown.click("#more")
+    expect(shown.locator(".tools .note")).to_have_text("1004 of 1004 runs")
+    expect(shown.locator("#more")).to_be_hidden()
+    shown.fill("#filter", "run0001")
+    expect(shown.locator(".tools .note")).to_have_text("1 of 1004 runs")
+    shown.reload()
+    expect(shown.locator("#filter")).to_have_value("run0001", timeout=30_000)
+    watched.context.close()
+    assert server.end() in (0, 130)
+
+
 def test_two_ticked_runs_are_shown_side_by_side(watched: Watched, client: Client) -> None:
     shown = watched.show("/runs")
     expect(shown.locator("#compare")).to_be_disabled()
@@ -267,6 +303,13 @@ def test_the_numbers_of_metrics_are_those_of_json(watched: Watched, client: Clie
         if isinstance(series["latest"]["value"], float):
             assert float(cells[3].replace(",", "")) == pytest.approx(series["latest"]["value"], rel=1e-3)
     expect(shown.get_by_role("heading", name="pipeline/host_mb (MB)")).to_be_visible()
+    shown.fill("#key-filter", "host_mb")
+    shown.check("#curve-points")
+    expect(shown.locator("#charts .chart")).to_have_count(1)
+    assert shown.url.endswith("?keys=host_mb&points=true")
+    shown.reload()
+    expect(shown.locator("#charts .chart")).to_have_count(1)
+    expect(shown.locator("#curve-points")).to_be_checked()
     shown.fill("#key-filter", "no such key")
     expect(shown.locator("#charts")).to_have_text("No key contains this text.")
 
@@ -317,6 +360,20 @@ def test_a_step_leads_from_the_log_to_the_curves_and_back(watched: Watched) -> N
     shown.go_back()
     shown.wait_for_selector(DRAWN.format("/runs/two_ranks/metrics"), state="attached")
     expect(shown.locator("#step")).to_have_value("12")
+    watched.check()
+
+
+def test_the_tree_of_flags_counts_their_records(watched: Watched, client: Client) -> None:
+    tags = client.ask("/runs/two_ranks/logs/counts")["tags"]
+    shown = watched.show("/runs/two_ranks/logs")
+    shown.click("#flag-tree summary")
+    buttons = shown.locator("#flag-tree button")
+    expect(buttons.first).to_be_visible()
+    flag = tags[0]["flag"]
+    row = shown.locator("#flag-tree li", has=shown.get_by_role("button", name=flag, exact=True)).last
+    expect(row.locator(".note").first).to_have_text(str(sum(one["records"] for one in tags if one["flag"] == flag)))
+    row.get_by_role("button", name=flag, exact=True).click()
+    shown.wait_for_url(f"**flag={flag}**")
     watched.check()
 
 

@@ -17,11 +17,15 @@ SMALL = 1 << 20  # bytes of a trace that is read again as fast as an index would
 
 
 def load_summary(
-    path: str | os.PathLike[str], *, trees: bool = False, build: "Callable[[Path, bool], Summary] | None" = None
+    path: str | os.PathLike[str],
+    *,
+    trees: bool = False,
+    build: "Callable[[Path, bool], Summary] | None" = None,
+    keep: bool = True,
 ) -> Summary:
     """The summary of a trace: the one kept beside it if that is of this very file, else made now and kept.
 
-    trees: it is to tell which operator called which, too.
+    trees: it is to tell which operator called which, too. keep: False leaves the folder as it is.
 
     Where the folder cannot be written, nothing is kept and nothing said. Raises TdbgError for a file that cannot be
     read or is no trace.
@@ -37,7 +41,7 @@ def load_summary(
         kept.path = os.fspath(path)
         return kept
     found = (build or _build_summary)(trace, trees)
-    if state.st_size >= SMALL:
+    if keep and state.st_size >= SMALL:
         _write_cache(get_index_path(trace), key, found, state.st_mode & 0o666)
     return found
 

@@ -1,6 +1,7 @@
 // A summary of traces: where a step goes, steps, calls as a flame graph, memory, tables. For the file and the viewer.
 // data: what describe_page of tdbg/traces/render/trace_page.py gives. choice: the select of the trace. download: called
-// with a trace for its own file, or left out. Returns {drawGraphs}, for when plotly comes later.
+// with a trace for its own file, or left out. Returns {drawGraphs, choose}: the
+// one for when plotly comes later, the other shows a trace by its number.
 "use strict";
 const PART_COLORS = {input: "#e07b39", h2d: "#c9a227", forward: "#5b9bd5", backward: "#2f6db5", optimizer: "#59a14f", communication: "#b07aa1", copy: "#9c755f", idle: "#c8ccd2", other: "#8c9199"};
 const CALL_COLORS = {f: "#7fb069", m: "#5b9bd5", o: "#e6a157", s: "#c38fc9", t: "#a9b0b8", "": "#c8ccd2"};
@@ -226,5 +227,9 @@ function buildTraces(root, data, choice, download) {
   drawBars();
   drawSteps();
   show(findShown());
-  return {drawGraphs};
+  function choose(number) {
+    choice.value = String(number);
+    show(findShown());
+  }
+  return {drawGraphs, choose};
 }

@@ -1,5 +1,7 @@
 """Profiler traces of a run: where time and memory went."""
 
+import functools
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -10,10 +12,12 @@ from tdbg.traces.analyze.rank_sampling import select_ranks
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render.summary_data import describe_flames, describe_summaries
 from tdbg.traces.render.trace_page import describe_page
-from tdbg.traces.trace_options import Selected, load_summaries, select_traces
+from tdbg.traces.summary import Summary
+from tdbg.traces.trace_options import Selected, load_summaries, load_summary, select_traces
 from tdbg.viewer.routes import API, Download, NotFoundError, route
 from tdbg.viewer.run_library import Served
 
+KEPT = 8  # summaries in memory: one takes some MB
 NO_TRACES: dict[str, Any] = {"times": "ns", "traces": []}
 
 
@@ -47,9 +51,7 @@ def show_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     """Steps, parts, operators and memory of each trace, as `tdbg trace show --json`; none of a run that was not profiled."""
     found = _select(served, run, query)
     return (
-        describe_summaries(load_summaries(found, trees=False))
-        if found
-        else {**NO_TRACES, "ranks": None, "ranks_left_out": []}
+        describe_summaries(_load(found, trees=False)) if found else {**NO_TRACES, "ranks": None, "ranks_left_out": []}
     )
 
 
@@ -57,7 +59,7 @@ def show_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
 def show_flames(served: Served, run: str, query: FlameQuery) -> dict[str, Any]:
     """The tree of calls of each trace, as `tdbg trace flame --json`."""
     found = _select(served, run, query)
-    return describe_flames(load_summaries(found, trees=True), query.by) if found else NO_TRACES
+    return describe_flames(_load(found, trees=True), query.by) if found else NO_TRACES
 
 
 @route("GET", f"{API}/runs/{{run}}/traces/page")
@@ -67,7 +69,7 @@ def draw_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     if not found:
         return describe_page([])
     chosen = found if query.ranks else select_ranks(found).found
-    return describe_page(load_summaries(chosen, trees=True))
+    return describe_page(_load(chosen, trees=True))
 
 
 @route("GET", f"{API}/runs/{{run}}/traces/file")
@@ -85,6 +87,24 @@ def _open_trace(one: TraceFile) -> Download:
         return Download(open_regular(one.path), f"rank{one.rank}-window{one.window}.json{packed}")
     except (OSError, ValueError) as error:
         raise TdbgError(f"the trace cannot be read: {describe_failure(error)}", "") from None
+
+
+def _load(found: Sequence[TraceFile], *, trees: bool) -> list[tuple[TraceFile, Summary]]:
+    """Their summaries, kept in memory: to look at a run writes nothing into it."""
+    return load_summaries(found, trees=trees, load=_load_one)
+
+
+def _load_one(one: TraceFile, trees: bool) -> Summary:
+    try:
+        state = one.path.stat()
+    except OSError:
+        return load_summary(one, trees, keep=False)  # which says what is wrong
+    return _load_state(one, trees, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _load_state(one: TraceFile, trees: bool, size_bytes: int, changed_ns: int) -> Summary:
+    return load_summary(one, trees, keep=False)
 
 
 def _select(served: Served, run: str, query: TraceQuery) -> list[TraceFile]:

@@ -12,13 +12,15 @@ import {showTraces} from "./traces.js";
 
 const API = "/api/v1";
 const KEPT = "tdbg-session";
-// Name in the address, title, what fills it. Each takes {root, run, ask, state, live} and may return {refresh, close}.
+const RETRY_MS = 3000, REFRESH_MS = 5000;
+const FOLLOWING = new Set(["overview", "ranks"]);  // they listen by themselves
+// Name in the address, title, what fills it. Each takes {root, run, base, ask, ...} and may return {refresh, close}.
 const PAGES = [
   ["overview", "Overview", showOverview], ["ranks", "Ranks", showRanks], ["tensors", "Tensors", showTensors], ["logs", "Logs", showLogs],
   ["metrics", "Metrics", showMetrics], ["traces", "Traces", showTraces], ["flags", "Flags", showFlags], ["raw", "Raw", showRaw],
 ];
 
-const content = document.getElementById("content"), nav = document.getElementById("nav");
+const content = document.getElementById("content"), nav = document.getElementById("nav"), lost = document.getElementById("lost");
 let session = sessionStorage.getItem(KEPT), canControl = false, shown = null, number = 0;
 
 class Refused extends Error {
@@ -73,27 +75,91 @@ async function fetchAnswer(path, about) {
   return answer;
 }
 
-// Server-sent events, read by fetch: an EventSource could not send the session in a header.
+// Server-sent events, read by fetch: an EventSource could not send the session in a header. A hidden page does not listen:
+// a browser opens six connections to a server. After what ends a stream before its last event, it is opened again.
 async function listen(path, handlers, signal) {
-  try {
-    const answer = await fetch(API + path, {headers: headers(), signal});
-    if (!answer.ok) return;
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (;;) {
-      const {value, done} = await reader.read();
-      if (done) return;
-      text += value;
-      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
-        const lines = text.slice(0, end).split("\n");
-        text = text.slice(end + 2);
-        const name = lines.find(line => line.startsWith("event: ")), data = lines.find(line => line.startsWith("data: "));
-        if (name && data && handlers[name.slice(7)]) handlers[name.slice(7)](JSON.parse(data.slice(6)));
-      }
+  while (!signal.aborted) {
+    await untilVisible(signal);
+    const stop = new AbortController(), end = () => stop.abort();
+    const endIfHidden = () => { if (document.hidden) end(); };
+    document.addEventListener("visibilitychange", endIfHidden);
+    signal.addEventListener("abort", end);
+    try {
+      if (await readEvents(path, handlers, stop.signal)) return;
+      showLoss("The server ended the connection");
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.name !== "AbortError") showLoss(error.message);
+      if (error.status === 401 || error.status === 404) return;
+    } finally {
+      document.removeEventListener("visibilitychange", endIfHidden);
+      signal.removeEventListener("abort", end);
     }
-  } catch (error) {
-    if (error.name !== "AbortError" && handlers.lost) handlers.lost();
+    await new Promise(done => setTimeout(done, RETRY_MS));
   }
+}
+
+// True once the last event has come.
+async function readEvents(path, handlers, signal) {
+  const answer = await fetchAnswer(path, {signal});
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const {value, done} = await reader.read();
+    if (done) return false;
+    showLoss("");
+    text += value;
+    for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+      const lines = text.slice(0, end).split("\n");
+      text = text.slice(end + 2);
+      const name = lines.find(line => line.startsWith("event: ")), data = lines.find(line => line.startsWith("data: "));
+      if (name && data && handlers[name.slice(7)]) handlers[name.slice(7)](JSON.parse(data.slice(6)));
+      if (name === "event: end") return true;
+    }
+  }
+}
+
+function untilVisible(signal) {
+  if (!document.hidden) return;
+  return new Promise(done => {
+    document.addEventListener("visibilitychange", done, {once: true, signal});
+    signal.addEventListener("abort", done, {once: true});
+  });
+}
+
+// What a live page shows may be old: that stands above it until the server answers again.
+function showLoss(why) {
+  if (!why) lost.hidden = true;
+  else if (lost.hidden) lost.hidden = false, lost.textContent = `${why}. What this page shows is of ${formatTime()} or earlier; it asks again.`;
+}
+
+const formatTime = () => new Date().toLocaleTimeString("en-GB");
+
+function addRefreshButton(line) {
+  const button = appendElement("button", "Show what is new", line);
+  button.type = "button", button.id = "refresh";
+  button.addEventListener("click", () => openAddress(location.pathname + location.search + location.hash));
+}
+
+// A page that does not follow a live run by itself says of when it is, and is drawn anew: by itself where it can be, else on request.
+function followRun(given, refresh) {
+  const line = appendElement("p", undefined, undefined, "note"), told = appendElement("span", undefined, line);
+  line.id = "as-of";
+  if (!refresh) addRefreshButton(line);
+  let drawnAt = Date.now(), time = formatTime(), isBusy = false;
+  async function update(status) {
+    if (status.state !== "running") return line.isConnected && finish();
+    told.textContent = `The run goes on; this page is of ${time}. `;
+    if (!line.isConnected) content.prepend(line);
+    if (!refresh || isBusy || Date.now() - drawnAt < REFRESH_MS) return;
+    isBusy = true;
+    await refresh().then(() => { drawnAt = Date.now(), time = formatTime(); }, () => {});
+    isBusy = false, told.textContent = `The run goes on; this page is of ${time}. `;
+  }
+  function finish() {
+    told.textContent = `The run has ended; this page is of ${time}. `;
+  }
+  listen(given.base + "/events", {status: update}, given.stop);
 }
 
 function showState(root, text, isBad) {
@@ -139,7 +205,7 @@ const addressOf = (run, page) => "/runs/" + encodeURIComponent(run) + "/" + page
 async function showPage() {
   const mine = ++number, where = readAddress();
   if (shown && shown.close) shown.close();
-  shown = null;
+  shown = null, lost.hidden = true;
   fillNav(where);
   delete document.documentElement.dataset.drawn;
   const entry = PAGES.find(([page]) => page === where.page);
@@ -153,6 +219,7 @@ async function showPage() {
     if (entry) given.base = "/runs/" + encodeURIComponent(where.run);
     const page = await (entry ? entry[2] : where.names ? showComparison : showRuns)(given);
     if (mine === number && page && page.close) shown = {close: () => (stop.abort(), page.close())};
+    if (mine === number && entry && !FOLLOWING.has(where.page)) followRun(given, page && page.refresh);
   } catch (error) {
     if (mine !== number || error.name === "AbortError") return;
     showState(content, error instanceof Refused ? error.message + (error.tryNext ? ": " + error.tryNext : "") : "This page failed: " + error.message, true);
@@ -164,7 +231,7 @@ async function showPage() {
 // A page that is drawn anew by what was chosen on it keeps the focus where it was.
 async function openAddress(to) {
   const focused = document.activeElement && document.activeElement.id;
-  history.pushState(null, "", to);
+  if (to !== location.pathname + location.search + location.hash) history.pushState(null, "", to);
   await showPage();
   if (focused && document.activeElement === document.body) document.getElementById(focused)?.focus();
 }

@@ -34,6 +34,10 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
     if (collapse.checked) words.set("collapse", "true");
     return words;
   }
+  addFlagTree(root, () => ask(base + "/logs/counts", {kind: inputs.kind.value}), flag => {
+    inputs.flag.value = flag;
+    form.requestSubmit();
+  });
   const told = appendElement("p", undefined, root, "note"), list = appendElement("ol", undefined, root, "records");
   told.setAttribute("role", "status");
   const more = appendElement("button", "More", root);
@@ -59,6 +63,55 @@ export async function showLogs({root, base, ask, addressOf, run, open}) {
   }
   more.addEventListener("click", addRecords);
   await addRecords();
+}
+
+// The flags that have records, as a tree; a click shows the records of one. count: asks for them, once the tree is opened.
+function addFlagTree(root, count, choose) {
+  const box = appendElement("details", undefined, root), told = appendElement("p", undefined, box, "note");
+  box.prepend(appendElement("summary", "flags that have records"));
+  box.id = "flag-tree", told.textContent = "Counting ...";
+  box.addEventListener("toggle", async () => {
+    if (box.querySelector("ul")) return;
+    const list = appendElement("ul", undefined, box);
+    try {
+      const found = await count();
+      told.textContent = !found.tags.length ? "No record has a tag." : found.looked_at < found.total ? `Counted in the first ${formatShare(found.looked_at, found.total)} of the logs.` : "";
+      told.hidden = !told.textContent;
+      fillFlags(list, buildFlagTree(found.tags), "", choose);
+    } catch (error) {
+      if (error.name !== "AbortError") told.textContent = error.message;
+      list.remove();
+    }
+  });
+}
+
+// LOSS.MASKS is a part of LOSS; tags that no flag owns stand by their own names.
+function buildFlagTree(tags) {
+  const top = {parts: new Map(), records: 0};
+  for (const {tag, flag, records} of tags) {
+    let at = top;
+    for (const part of (flag || tag).split(".")) {
+      if (!at.parts.has(part)) at.parts.set(part, {parts: new Map(), records: 0});
+      at = at.parts.get(part), at.records += records;
+    }
+    if (flag) at.flag = flag;
+  }
+  return top;
+}
+
+function fillFlags(list, node, path, choose) {
+  for (const [part, inner] of node.parts) {
+    const name = path ? path + "." + part : part, item = appendElement("li", undefined, list);
+    if (inner.flag || inner.parts.size) {
+      const button = appendElement("button", name, item);
+      button.type = "button";
+      button.addEventListener("click", () => choose(name));
+    } else {
+      appendElement("span", name + " (no flag)", item);
+    }
+    appendElement("span", ` ${formatNumber(inner.records)}`, item, "note");
+    if (inner.parts.size) fillFlags(appendElement("ul", undefined, item), inner, name, choose);
+  }
 }
 
 const formatShare = (part, whole) => whole ? Math.min(100, Math.round(100 * part / whole)) + " %" : "all";

@@ -3,19 +3,34 @@ import {drawWhenLoaded} from "./load_charts.js";
 
 export const SHOWN = 24;  // charts at once: more of them are found by the filter
 
+// What is chosen on a page stands in its address; what is as at first does not.
+export function keepInAddress(words) {
+  const place = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(words)) {
+    if (value === "") place.delete(name);
+    else place.set(name, value);
+  }
+  history.replaceState(null, "", location.pathname + (String(place) ? "?" + place : "") + location.hash);
+}
+
 // The filter of keys, smoothing, points and best values. change: called when something else is to be drawn.
 export function addCurveTools(tools, change) {
+  const place = new URLSearchParams(location.search);
   const filter = appendElement("input", undefined, appendElement("label", "keys ", tools));
-  filter.type = "search", filter.id = "key-filter";
+  filter.type = "search", filter.id = "key-filter", filter.value = place.get("keys") || "";
   const smooth = appendElement("input", undefined, appendElement("label", "smoothing ", tools));
-  smooth.type = "range", smooth.min = "0", smooth.max = "0.99", smooth.step = "0.01", smooth.value = "0", smooth.id = "smooth";
-  const told = appendElement("output", "0.00", tools, "note");
+  smooth.type = "range", smooth.min = "0", smooth.max = "0.99", smooth.step = "0.01", smooth.value = place.get("smooth") || "0", smooth.id = "smooth";
+  const told = appendElement("output", Number(smooth.value).toFixed(2), tools, "note");
   told.htmlFor = "smooth";
-  const points = addBox(tools, "points", false), best = addBox(tools, "best", true);
+  const points = addBox(tools, "points", place.get("points") === "true"), best = addBox(tools, "best", place.get("best") !== "false");
   const count = appendElement("span", undefined, tools, "note");
-  filter.addEventListener("input", change);
+  function keepAndChange() {
+    keepInAddress({keys: filter.value, smooth: smooth.value === "0" ? "" : smooth.value, points: points.checked ? "true" : "", best: best.checked ? "" : "false"});
+    change();
+  }
+  filter.addEventListener("input", keepAndChange);
   smooth.addEventListener("input", () => { told.textContent = Number(smooth.value).toFixed(2); });
-  for (const input of [smooth, points, best]) input.addEventListener("change", change);
+  for (const input of [smooth, points, best]) input.addEventListener("change", keepAndChange);
   return {
     select(keys) {
       const fitting = keys.filter(key => key.toLowerCase().includes(filter.value.toLowerCase())), shown = fitting.slice(0, SHOWN);
@@ -42,10 +57,7 @@ export function addStepTools(tools, place, describe, change) {
   const links = appendElement("span", undefined, tools, "jumps");
   function choose(step) {
     input.value = step === null ? "" : String(step);
-    const words = new URLSearchParams(location.search);
-    if (input.value) words.set("step", input.value);
-    else words.delete("step");
-    history.replaceState(null, "", location.pathname + (String(words) ? "?" + words : "") + location.hash);
+    keepInAddress({step: input.value});
     showLinks();
     change();
   }

@@ -1,5 +1,6 @@
 // Profiler traces, as trace.js draws them for the file too; the trace itself can be downloaded.
 import {drawWhenLoaded} from "./load_charts.js";
+import {keepInAddress} from "./series.js";
 
 export async function showTraces({root, base, run, ask, addressOf, open, download, showState}) {
   const ranks = new URLSearchParams(location.search).get("ranks") || "";
@@ -16,7 +17,8 @@ export async function showTraces({root, base, run, ask, addressOf, open, downloa
     event.preventDefault();
     open(addressOf(run, "traces") + (input.value ? "?" + new URLSearchParams({ranks: input.value}) : ""));
   });
-  const {drawGraphs} = buildTraces(root, data, choice, (trace, place) => {
+  const chosen = Number(new URLSearchParams(location.search).get("trace"));
+  const {drawGraphs, choose} = buildTraces(root, data, choice, (trace, place) => {
     if (trace.rank === null) return;
     const button = appendElement("button", "Save the trace for Perfetto", place), told = appendElement("span", undefined, place, "note");
     button.type = "button", button.className = "save", told.setAttribute("role", "status");
@@ -32,5 +34,7 @@ export async function showTraces({root, base, run, ask, addressOf, open, downloa
       button.disabled = false;
     });
   });
+  choice.addEventListener("change", () => keepInAddress({trace: choice.value === "0" ? "" : choice.value}));
+  if (chosen > 0 && chosen < data.traces.length) choose(chosen);
   if (!window.Plotly) await drawWhenLoaded(root.querySelector("#tables"), drawGraphs);
 }
