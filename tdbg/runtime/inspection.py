@@ -14,6 +14,8 @@ CHECKPOINT_KINDS = ("load", "save")  # of each the first one after the opening s
 LATER_SPARE = 1.25  # so many times what the last look has cost is saved for the next one
 FIRST_LATER_STEP = 2 * OPENING_STEPS
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
+REVIEW_STEPS = 25  # after so many steps it is measured whether they cost as little as was expected
+LEAST_PART = 0.05  # of what these steps have cost: to let a probe go that has less of it saves nothing
 SETTLING_STEPS = 4  # after a pass, until it and the updates that follow have been judged
 # Of the time since the first step: beyond the part below, steps take at most twice their time on average.
 SPENDING_RATE = 0.5
@@ -49,6 +51,9 @@ class Inspection:
         self._is_asked_for = False  # to be repeated after this step, although nothing has changed
         self._waiting: frozenset[type[Listener]] = frozenset()  # for a checkpoint, at no cost a step
         self._checkpoints: set[str] = set()  # kinds that were met after the opening steps
+        self._review_at = math.inf  # the step after which the presence of what stays is measured
+        self._review_since = self._review_own_s = 0.0
+        self._review_parts: dict[str, float] = {}
         self._later_at = math.inf  # the step of the next look at doubling intervals
         self._is_later = False  # such a look is open, which the budget pays
 
@@ -110,10 +115,7 @@ class Inspection:
                 self._budget.close_allowance(time.perf_counter())
                 self._activate(self._kept)
             elif self._until and self._state.attended == self._state.step and not self._pass_at:
-                if self._has_reason():
-                    self._inspect_again()
-                elif self._state.step >= self._later_at:
-                    self._begin_later_look(time.perf_counter())
+                self._look_after_glances()
             return
         now = time.perf_counter()
         if self._is_later:
@@ -129,6 +131,16 @@ class Inspection:
         steps = self._state.step or self._state.eval_calls
         if steps >= self._until or self._budget.is_allowance_spent(now):
             self.end_inspection(now)
+
+    def _look_after_glances(self) -> None:
+        """Between looks: one may be due, or a probe cost more than it should."""
+        step = self._state.step
+        if self._has_reason():
+            self._inspect_again()
+        elif step >= self._later_at:
+            self._begin_later_look(time.perf_counter())
+        if step >= self._review_at and not self.is_open:
+            self._review_presence(time.perf_counter())
 
     def evaluation_begins(self) -> None:
         """The first call without gradients of a process that has trained: its pass is looked at as the first steps were."""
@@ -218,6 +230,29 @@ class Inspection:
                 stay.append(probe)
         self._staying = frozenset(stay)
         self._state.stayed = [probe.name for probe in stay]
+        self._begin_review(now)
         if self._budget.allowance_s > self._budget.inspection_s:
             self._waiting = frozenset(probe for probe in self._load() if probe.inspects_checkpoint) - self._staying
         self._activate(self._kept)
+
+    def _begin_review(self, now: float) -> None:
+        self._review_at = self._state.step + REVIEW_STEPS if self._staying else math.inf
+        self._review_since, self._review_own_s = now, self._budget.own_s
+        self._review_parts = {probe.name: self._budget.by_part.get(probe.name, 0.0) for probe in self._staying}
+
+    def _review_presence(self, now: float) -> None:
+        """Let the dearest of the probes that stay go where steps that are only glanced at cost more than the budget.
+
+        What presence costs is known in advance for a warm loop alone: between the kernels of a real one, or on a slow
+        core, it is several times that.
+        """
+        budget = self._budget
+        spent_s = budget.own_s - self._review_own_s
+        if budget.own_s > budget.earned_s(now) and spent_s > budget.share * (now - self._review_since):
+            costs_s = {one: budget.by_part.get(one.name, 0.0) - self._review_parts[one.name] for one in self._staying}
+            dearest = max(costs_s, key=lambda one: costs_s[one])
+            if costs_s[dearest] > LEAST_PART * spent_s:
+                self._staying -= {dearest}
+                self._state.stayed = [name for name in self._state.stayed or () if name != dearest.name]
+                self._activate(self._kept)
+        self._begin_review(now)

@@ -62,7 +62,7 @@ def test_every_opening_step_is_on_record_and_the_probes_leave_a_program_of_short
 
 
 def test_what_costs_little_stays_where_steps_are_long(start_watch: Callable[..., Any]) -> None:
-    seen = start_watch(max_overhead=None)
+    seen = start_watch(max_overhead=5.0)  # of 1 % a loaded machine may leave nothing for them
     seen.monitor.inspection.begin_inspection(1.0)
     train_model(OPENING_STEPS + 90, rest_s=0.015)
     assert list_probe_names(seen) & ADDED == STAYING

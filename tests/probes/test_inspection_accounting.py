@@ -167,3 +167,67 @@ def test_ranks_look_at_common_steps(make_played: Make) -> None:
         played.take_step()
     begins = [step for step in played.later_steps if step - 1 not in played.later_steps]
     assert begins and {begin - 1 for begin in begins} <= {100 * 2**power for power in range(6)}
+
+
+# probes that stay, and cost more than they say
+
+
+class Dear(Listener):
+    """Says that its presence costs next to nothing."""
+
+    name = "dear"
+    presence_s = 1e-9
+
+
+class Modest(Listener):
+    """The same, and it is true more often."""
+
+    name = "modest"
+    presence_s = 1e-9
+
+
+def play_presence(
+    seed: int, monkeypatch: pytest.MonkeyPatch, glance_s: float, costs_s: dict[str, float]
+) -> tuple[set[str], Budget]:
+    """A training of steps of about 10 ms: which probes are there at its end."""
+    played = Played(seed, monkeypatch)
+    there: set[str] = set()
+
+    def note_probes(probes: Iterable[type[Listener]]) -> None:
+        there.clear()
+        there.update(probe.name for probe in probes)
+
+    inspection = Inspection(played.state, played.budget, lambda: [Dear, Modest], note_probes)
+    inspection.begin_inspection(1.0)
+    for step in range(1, 600):
+        played.now += 0.01 * (1.0 + played.draw.uniform(-0.2, 0.2))
+        for part, seconds in (("glance", glance_s), *((name, costs_s[name]) for name in sorted(there))):
+            played.now += seconds
+            played.budget.charge_fast(part, seconds)
+        played.state.step = played.state.attended = step
+        inspection.step_ended()
+    assert sorted(played.state.stayed or ()) == sorted(there)
+    return there, played.budget
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_probe_that_costs_more_than_the_budget_does_not_stay(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    dear_s = 10 ** draw.uniform(-3.9, -3.0)  # 1 % of a step are 100 us
+    there, budget = play_presence(seed, monkeypatch, 30e-6, {"dear": dear_s, "modest": 20e-6})
+    assert there == {"modest"}
+    assert budget.own_s <= budget.earned_by_share_s(600 * 0.013) + 60 * dear_s
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_probes_that_the_budget_pays_for_stay(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    each_s = 10 ** draw.uniform(-6.0, -4.6)
+    there, _ = play_presence(seed, monkeypatch, 30e-6, {"dear": each_s, "modest": each_s})
+    assert there == {"dear", "modest"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cheap_probes_stay_where_the_glance_alone_is_too_dear(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, _ = play_presence(seed, monkeypatch, 400e-6, {"dear": 2e-6, "modest": 2e-6})
+    assert there == {"dear", "modest"}
