@@ -1,9 +1,9 @@
 """Time what `tdbg view` answers about a large run, and how much memory the server takes.
 
-python benchmarks/view.py [--steps N] [--ranks N] [--log-mb N] [--pages-mb N] [--rounds N] [--tensorboard] [--check]
+python benchmarks/view.py [--steps N] [--ranks N] [--log-mb N] [--pages-mb N] [--metric-rows N] [--rounds N] [--tensorboard] [--check]
 python benchmarks/view.py --live [--rounds N]
 
-The run is made up: so many step records over all ranks, so much log and so many captured tensors on rank 0. Each address
+The run is made up: so many step records and rows of metrics over all ranks, so much log and so many captured tensors on rank 0. Each address
 is asked in turn, in shuffled order. ``--check`` exits with 1 if 95 % of the answers take more than 200 ms, one more than 1 s (the overview, whose
 text is the first paint), or the server more than 200 MB.
 
@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import psutil
@@ -35,6 +36,7 @@ from tdbg.pages.format.page_writer import Item, PageWriter
 LIMIT_MS, SLOWEST_MS, LIMIT_MB = 200.0, 1_000.0, 200.0
 POINT_KEY, SHAPE, LAYERS = 7, (64, 128, 128), 4
 TENSOR_MB = math.prod(SHAPE) * 4 / 1e6
+METRIC_KEYS = [f"train/metric{number}" for number in range(6)]
 TENSORBOARD_TAGS = ("loss", "lr", "grad_norm")
 PATIENCE_S = 600.0
 ADDRESSES = (
@@ -50,6 +52,9 @@ ADDRESSES = (
     f"/runs/big/pages/datapoint?key={POINT_KEY}",
     f"/runs/big/pages/picture?key={POINT_KEY}&path=layers.0:output",
     "/runs/big/flags",
+    "/runs/big/logs/counts",
+    "/runs/big/metrics",
+    f"/runs/big/metrics/curves?keys={quote(json.dumps(METRIC_KEYS))}",
 )
 
 
@@ -82,6 +87,16 @@ def make_run(folder: Path, steps: int, ranks: int, log_mb: int) -> Path:
             file.write(block)
     run.update_info(end=time.time(), exit={"code": 0, "signal": None})
     return run.path.parent
+
+
+def write_metrics(run: Path, rows: int, ranks: int) -> None:
+    """Rows of six keys, spread over the ranks."""
+    for rank in range(ranks):
+        with open(rank_folder(run, rank) / "metrics.jsonl", "w", encoding="utf-8") as file:
+            for step in range(1, rows // ranks + 1):
+                values = {key: round(place + step % 7 / 10, 3) for place, key in enumerate(METRIC_KEYS)}
+                row = {"t": 1.7e9 + step, "step": step, "rank": rank, "source": "train", "values": values}
+                file.write(json.dumps(row) + "\n")
 
 
 def write_pages(folder: Path, pages_mb: int) -> None:
@@ -237,6 +252,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--log-mb", type=int, default=10_000)
     parser.add_argument("--pages-mb", type=int, default=2_000)
+    parser.add_argument("--metric-rows", type=int, default=100_000)
     parser.add_argument("--tensorboard", action="store_true", help="also time TensorBoard on the same scalars")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--check", action="store_true")
@@ -248,6 +264,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tdbg-view-") as folder:
         runs = make_run(Path(folder), args.steps, args.ranks, args.log_mb)
         write_pages(rank_folder(runs / "big", 0) / "pages", args.pages_mb)
+        write_metrics(runs / "big", args.metric_rows, args.ranks)
         server = Server(runs)
         try:
             first_ms, _ = server.ask("/runs/big/overview")
@@ -262,7 +279,7 @@ def main() -> int:
     every = sorted(value for values in times.values() for value in values)
     late = every[int(0.95 * (len(every) - 1))]
     print(
-        f"{args.steps:,} step records of {args.ranks} ranks, {args.log_mb:,} MB of log, {args.pages_mb:,} MB of pages;"
+        f"{args.steps:,} step records of {args.ranks} ranks, {args.log_mb:,} MB of log, {args.pages_mb:,} MB of pages, {args.metric_rows:,} rows of metrics;"
         f" {args.rounds} rounds"
     )
     print(f"{'address':<40} {'median ms':>10} {'most ms':>10}")

@@ -26,7 +26,7 @@ from tdbg.rules.rule_engine import outline_run
 from tdbg.rules.view import read_info
 from tdbg.viewer.sampled_events import SampledReader
 
-LARGE_BYTES = 4 << 20  # of events: from here on they are not read while somebody waits
+LARGE_BYTES = 1 << 20  # of events: more take a second and longer, and are not read while somebody waits
 MAX_KEPT = 16
 REST = 5.0  # a run that goes on is drawn again after so many times what it took
 FRESH_S = 2.0  # so long a quick drawing serves, though the files have grown

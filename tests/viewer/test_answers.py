@@ -232,3 +232,26 @@ def test_a_look_at_a_large_trace_writes_nothing(runs_folder: Path, tmp_path: Pat
     client = Client(tmp_path)
     assert client.ask("/runs/profiled/traces/page")["traces"] and client.ask("/runs/profiled/traces")["traces"]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_metrics_that_have_grown_are_read_again(runs_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs_folder / "two_ranks", tmp_path / "two_ranks")
+    client = Client(tmp_path)
+    keys = json.dumps(["train/loss"])
+    before = [client.ask("/runs/two_ranks/metrics/curves", keys=keys)["curves"][0]["count"] for _ in range(2)]
+    with open(tmp_path / "two_ranks" / "rank0000" / "metrics.jsonl", "a", encoding="utf-8") as file:
+        row = {
+            "t": 2e9,
+            "step": 10**6,
+            "epoch": 0,
+            "phase": "train",
+            "rank": 0,
+            "source": "tdbg",
+            "values": {"train/loss": 0.5},
+        }
+        file.write(json.dumps(row) + "\n")
+    assert (
+        client.ask("/runs/two_ranks/metrics/curves", keys=keys)["curves"][0]["count"] == before[0] + 1 == before[1] + 1
+    )
+    latest = [one["latest"] for one in client.ask("/runs/two_ranks/metrics")["series"] if one["key"] == "train/loss"]
+    assert latest[0]["step"] == 10**6
