@@ -1,8 +1,9 @@
 // Charts of runs, for every page of tdbg: curves with findings on them, and lanes of what ranks did over time.
 // Texts of the program become text nodes, and in charts are escaped: never markup.
 "use strict";
-const LINE_COLORS = ["#3b82c4", "#e07b39", "#3f9d5a", "#b05fb8", "#c9a227", "#2aa5a0", "#d1495b", "#8c6d4f"];
-const LANE_COLORS = ["#3b82c4", "#e07b39", "#3f9d5a", "#9a9fa8", "#b9d0e6"];  // what is not on record is pale
+// Told apart also by those who see no red or no green, on light and on dark: a test measures it.
+const LINE_COLORS = ["#0689d9", "#da7814", "#763ded", "#a88985", "#aa4c89", "#d2003f"];
+const LANE_COLORS = ["#0689d9", "#da7814", "#763ded", "#9a9fa8", "#b9d0e6"];  // what is not on record is pale
 const CHART_CONFIG = {displayModeBar: false, responsive: true};
 const MAX_LABELS = 14;  // findings with a label on a chart; each has its line
 
