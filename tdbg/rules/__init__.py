@@ -217,7 +217,7 @@ def _get_order_key(finding: Finding) -> tuple[int, int]:
     return finding.first_step or 0, finding.rank or 0
 
 
-RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.rules", group="tdbg.rules")
+RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.rules", group="tdbg.rules", is_numbered=True)
 
 
 def is_at_least(severity: str, floor: str) -> bool:
@@ -228,7 +228,7 @@ def is_at_least(severity: str, floor: str) -> bool:
 def matches_words(finding: Finding, words: Iterable[str]) -> bool:
     """True if one of ``words`` asks for this finding: its code, the beginning of it, or a severity it reaches."""
     return any(
-        finding.code.startswith(word.upper()) if word.upper().startswith("TD-") else is_at_least(finding.severity, word)
+        is_at_least(finding.severity, word) if word in SEVERITIES else finding.code.startswith(word.upper())
         for word in words
     )
 

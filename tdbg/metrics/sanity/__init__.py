@@ -41,7 +41,7 @@ class Rule(RuleBase["RunSummary"], ABC):
         return Finding(code=self.code, title=title, evidence=lines, **parts)
 
 
-RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.metrics.sanity")
+RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.metrics.sanity", is_numbered=True)
 
 
 def evaluate_metrics(seen: "RunSummary") -> tuple[list[Finding], list[str]]:
