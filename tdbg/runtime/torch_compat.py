@@ -309,6 +309,20 @@ def unregister_wrapper(original: object, wrapper: object) -> None:
         _script_table().pop(id(wrapper), None)
 
 
+# Calls of modules
+
+_module_call = _resolve_name(
+    "nn.Module._call_impl", "the traceback of a forward pass that fails shows the functions of hooks"
+)
+MODULE_CALL: CodeType | None = getattr(_module_call, "__code__", None)  # what runs where a module is called
+
+
+def call_module(module: torch.nn.Module) -> None:
+    """Call a module by way of `MODULE_CALL`, without whatever stands in front of it."""
+    if _module_call is not None:
+        _module_call(module)
+
+
 # Kinds, and what runs now
 
 is_tracing: Callable[[], bool] = (
@@ -316,6 +330,9 @@ is_tracing: Callable[[], bool] = (
 )
 _loss = _resolve_name("nn.modules.loss._Loss", "losses are recognised by name, not by class")
 LOSSES: tuple[type, ...] = (_loss,) if _loss is not None else ()
+_batch_norm = _resolve_name("nn.modules.batchnorm._BatchNorm", "batch norm is recognised by its public classes alone")
+_public_norms = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+BATCH_NORMS: tuple[type[torch.nn.Module], ...] = (_batch_norm,) if _batch_norm is not None else _public_norms
 
 
 # Nodes of a graph of autograd
