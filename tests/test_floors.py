@@ -3,77 +3,22 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import tdbg
+from benchmarks.structure import FLOOR, SEPARATE, name_part
 
 ROOT = Path(tdbg.__file__).parent
-FLOORS = (
-    ("version", "core.errors", "core.guard"),
-    (
-        "core.flags",
-        "core.registry",
-        "core.events",
-        "core.observations",
-        "core.frames",
-        "core.host",
-        "core.lazy_pattern",
-        "core.lines",
-        "core.output",
-        "core.escapes",
-        "core.files",
-        "core.redaction",
-        "core.window",
-        "core.conditions",
-        "core.directions",
-        "core.ranges",
-        "core.command_spec",
-        "core.capture",
-        "core.profiling",
-        "core.urls",
-        "core.tables",
-        "core.terminal",
-        "core.webpage",
-        "core.curve_points",
-        "core.time_lanes",
-        "core.step_anomalies",
-        "core.heat_grid",
-        "core.output_file",
-        "core.ownership",
-        "core.run_files",
-        "core.native_stack",
-        "core.stack_tree",
-        "core.sink_files",
-        "core.deprecation",
-        "core.rule_base",
-        "core.source_tree",
-        "core.steady_growth",
-    ),
-    ("core.config", "core.config_files", "core.rundir", "core.control", "core.flag_variable"),
-    ("errors", "events", "flags", "registry", "core", "logs", "metrics", "pages", "runtime", "rules", "traces"),
-    ("probes",),
-    ("launch", "inject", "debuggers", "compare", "viewer", "api"),
-    ("cli",),
-    ("__main__",),
-)
-FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
-SEPARATE = 3  # the six domains never import each other
 ANYWHERE = ("API",)  # names of the package itself
 HEAVY = {"torch", "numpy", "rich", "wandb", "yacs", "msgspec", "psutil", "safetensors", "pydantic", "fsspec"}
 
 
 def find_part(path: Path) -> str:
     return name_part(path.relative_to(ROOT).with_suffix("").parts)
-
-
-def name_part(words: Sequence[str]) -> str:
-    """The part that a module belongs to: a folder, or in the shared core a file."""
-    known = [word for word in words[:2] if word != "__init__"]
-    return ".".join(known) if known[0] == "core" else known[0]
 
 
 def iter_imports(path: Path) -> Iterator[str]:

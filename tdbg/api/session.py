@@ -94,10 +94,17 @@ class Session:
             self._end(code)
         finally:
             self.monitor.detach()
-            for ref, theirs, ours in self.compiled:
-                module = ref()
-                if module is not None and module._compiled_call_impl is ours:
-                    module._compiled_call_impl = theirs
+            if self.compiled:
+                self._give_back_calls()
+
+    def _give_back_calls(self) -> None:
+        """Take what stands around the calls of compiled models away, where nobody has put something else there since."""
+        from tdbg.runtime.torch_compat import compiled_call_of, set_compiled_call
+
+        for ref, theirs, ours in self.compiled:
+            module = ref()
+            if module is not None and compiled_call_of(module) is ours:
+                set_compiled_call(module, theirs)
 
     def collect_events(self) -> list[Event]:
         """The events so far, oldest first: the last ones kept in memory, or all on disk. Needs msgspec."""

@@ -111,12 +111,14 @@ def _register_existing(session: Session, modules: "list[nn.Module]") -> None:
 
 def _hook_model(session: Session, module: "nn.Module") -> None:
     """Hook one model; a compiled one is stood around instead: a hook would have it compiled anew, and stay silent."""
-    roots, theirs = session.monitor.roots, module._compiled_call_impl
+    from tdbg.runtime.torch_compat import compiled_call_of
+
+    roots, theirs = session.monitor.roots, compiled_call_of(module)
     roots.adopt_root(module)
     if theirs is not None:
         if roots.before_compile(module):
             roots.after_compile(module)
-        session.compiled.append((weakref.ref(module), theirs, module._compiled_call_impl))
+        session.compiled.append((weakref.ref(module), theirs, compiled_call_of(module)))
 
 
 def _in_memory() -> "tuple[list[nn.Module], list[Optimizer]]":

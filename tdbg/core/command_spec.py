@@ -73,6 +73,11 @@ class Option:
         self.shows_default = shows_default  # in its line of help; not where it stands for something left out
         self.old_names = old_names  # accepted, and shown nowhere
 
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Every name that is accepted, the old ones last."""
+        return (*self.names, *self.old_names)
+
 
 class Argument:
     """The words of a command that belong to no option: one, or ``many``."""
@@ -199,11 +204,11 @@ def convert_value(text: str, value: type) -> object:
 
 def fill_bare_options(command: Command, words: "Sequence[str]") -> list[str]:
     """The command line with a value for each option that may be typed without one."""
-    bare = {name: option.bare for option in command.options.values() if option.bare for name in option.names}
+    bare = {name: option.bare for option in command.options.values() if option.bare for name in option.all_names}
     found, left = [], list(words)
     if not bare.keys() & set(words):
         return left
-    valued = {name for field, one in command.options.items() if not command.is_switch(field) for name in one.names}
+    valued = {name for field, one in command.options.items() if not command.is_switch(field) for name in one.all_names}
     while left:
         word = left.pop(0)
         found.append(word)
@@ -218,7 +223,7 @@ def fill_bare_options(command: Command, words: "Sequence[str]") -> list[str]:
 
 def parse_plain_args(command: Command, words: "Sequence[str]") -> Args | None:
     """What a plain command line says; None for one that the whole parser has to read."""
-    fields = {name: field for field, option in command.options.items() for name in (*option.names, *option.old_names)}
+    fields = {name: field for field, option in command.options.items() for name in option.all_names}
     found = command.args()
     plain: list[str] = []
     left = iter(words)

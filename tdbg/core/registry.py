@@ -25,13 +25,15 @@ class Registry(Generic[T]):
 
     package: where the members live, one file each; all are imported in name order at the first
         look-up, so that adding a member is adding a file.
+    is_numbered: its files are named after the number in a code: the rule TD-N002 is in ``n002_dead_run``.
     group: the entry-point group third parties use; it is read only when a name is unknown, or by
         `load_third_party`, because a scan costs about as much as importing a CLI library.
     """
 
-    def __init__(self, kind: str, *, package: str = "", group: str = "") -> None:
+    def __init__(self, kind: str, *, package: str = "", group: str = "", is_numbered: bool = False) -> None:
         self.kind = kind
         self.package = package
+        self._is_numbered = is_numbered
         self.group = group
         self._items: dict[str, T] = {}
         self._loaded = not package
@@ -51,16 +53,19 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         self._loaded = True  # set first: a member may read the registry while it is imported
-        import pkgutil
-
-        path = importlib.import_module(self.package).__path__
-        names = sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+        names = self._list_files()
         for name in names:
             self._import_module(name)
         place = {f"{self.package}.{name}": at for at, name in enumerate(names)}  # some may have been loaded before
         found = sorted(self._items.items(), key=lambda pair: place.get(_module_of(pair[1]), len(names)))
         self._items.clear()  # the same dictionary, in the order of the files
         self._items.update(found)
+
+    def _list_files(self) -> list[str]:
+        import pkgutil
+
+        path = importlib.import_module(self.package).__path__
+        return sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
 
     @property
     def is_loaded(self) -> bool:
@@ -90,22 +95,26 @@ class Registry(Generic[T]):
 
     def add_entry_points(self, points: Mapping[str, str]) -> list[str]:
         """Import members by ``module:attribute``, by name; returns what failed, a line each."""
-        import functools
-        import importlib.util
-
         failed = []
         for name, point in points.items():
             module, _, attribute = point.partition(":")
             try:
                 found: Any = importlib.import_module(module)
                 item: Any = functools.reduce(getattr, attribute.split("."), found)
-                if self.package and importlib.util.find_spec(f"{self.package}.{item.name.replace('-', '_')}"):
+                if self._is_built_in(item.name):
                     raise ValueError(f"{item.name!r} is the name of a built-in {self.kind}")
                 self.add(item)
             except (Exception, SystemExit) as error:  # guard: a stranger's package must not take us down
                 self.broken[point] = error
                 failed.append(f"{self.kind} {name!r} of {point}: {error}")
         return failed
+
+    def _is_built_in(self, name: str) -> bool:
+        """True if a file of ``package`` holds the member of this name; no file is imported for that."""
+        files = self._list_files() if self.package else []
+        if self._is_numbered:
+            return name.upper().removeprefix("TD-").lower() in {file.partition("_")[0] for file in files}
+        return name.replace("-", "_") in files
 
     def list_third_party(self) -> list[T]:
         """The members that are not of ``package``."""

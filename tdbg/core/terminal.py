@@ -95,7 +95,12 @@ def _query_size(stream: "TextIO | None") -> tuple[int, int]:
 def begin_row(stream: "TextIO | None") -> str:
     """Return text that moves the cursor to the start of a row: a full row of blanks leaves a row that holds text, and stays
     in an empty one.
+
+    Where that is not understood, or a log keeps every byte (`can_redraw`), it is a line feed: an empty row does no harm
+    there, and a row of the program's with text of tdbg in it does.
     """
+    if not can_redraw():
+        return "\n"
     return f"{' ' * row_columns(stream)}\r{RESTS}"
 
 

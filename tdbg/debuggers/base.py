@@ -15,7 +15,7 @@ from tdbg.core.guard import undo_on_error
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.hooks import BARE, Hook, HookGuard, Hooks, is_program_forward, require_hookable, seen_through
 from tdbg.debuggers.layers import get_layer_by_name, unwrap_all
-from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook
+from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook, post_hooks_of
 
 MAX_CALLS = 256  # calls of a layer that are kept until they are read; of more, the last ones
 
@@ -201,7 +201,7 @@ class ForwardDebugger(BaseDebugger):
         hooks.add(add_post_hook(require_hookable(self.layer_name, layer), self._build_hook(self.forward_hook_fn)))
 
     def _has_own_hook(self, layer: nn.Module) -> bool:
-        return any(isinstance(hook, Hook) and hook.owner is self for hook in layer._forward_hooks.values())
+        return any(isinstance(hook, Hook) and hook.owner is self for hook in post_hooks_of(layer).values())
 
     def _refuse_twice(self, layer: nn.Module) -> None:
         if self._has_own_hook(layer):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.runtime.tensors import Figures, iter_tensors, measure_tensors
+from tdbg.runtime.torch_compat import BATCH_NORMS
 
 # Modules whose channels (features) stand last, whatever comes before.
 CHANNELS_LAST = (
@@ -77,7 +78,7 @@ def _spatial_of(module: nn.Module) -> int | None:
 
 def _is_flat_norm(module: nn.Module, tensor: Tensor) -> bool:
     """BatchNorm1d of BC: two dimensions, and none of them is space."""
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) and tensor.dim() == 2
+    return isinstance(module, BATCH_NORMS) and tensor.dim() == 2
 
 
 def to_real_numbers(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.guard import Guard, describe_error, report_failure, set_guard_contexts
 from tdbg.runtime.torch_compat import (
     active_modes,
+    compiled_call_of,
     in_backward,
     in_transform,
     is_tracing,
@@ -190,4 +191,4 @@ def seen_through(model: nn.Module) -> contextlib.AbstractContextManager[None]:
 
 def is_compiled(module: nn.Module) -> bool:
     """True for a compiled model, and for a part that compiled itself in place."""
-    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+    return type(module).__name__ == "OptimizedModule" or compiled_call_of(module) is not None

@@ -153,11 +153,9 @@ class Capture(Probe):
         return None
 
     def attach(self) -> None:
-        from torch.utils.data import dataloader
-
-        base = dataloader._BaseDataLoaderIter
-        self.patch(
-            base, "_next_index", after=lambda seconds, args, kwargs, result: self._feeds.record_indices(args[0], result)
+        self.patch_at(
+            "batch-asked-for",
+            after=lambda seconds, args, kwargs, result: self._feeds.record_indices(args[0], result),
         )
 
     def detach(self) -> None:

@@ -19,6 +19,7 @@ from tdbg.debuggers.hooks import Hooks
 from tdbg.debuggers.layers import layers_of
 from tdbg.pages.format.nested_outputs import build_path_steps
 from tdbg.runtime.identity_keys import IdentityKeys
+from tdbg.runtime.own_hooks import post_hooks_of
 from tdbg.runtime.rerun_alone import CollectiveMet
 
 if TYPE_CHECKING:
@@ -248,6 +249,6 @@ def _is_of_layer(kind: Any) -> bool:
 
 def _put_first(module: nn.Module, debugger: BaseDebugger) -> None:
     """Have the hooks of a debugger that looks at the root itself run before the one that ends the pass."""
-    table: Any = module._forward_hooks
+    table = post_hooks_of(module)
     for key in [key for key, hook in table.items() if getattr(hook, "owner", None) is debugger]:
         table.move_to_end(key, last=False)

@@ -27,7 +27,7 @@ from tdbg.debuggers.pool import Full, Pool
 from tdbg.debuggers.structure import Left, is_number_list, iter_leaves
 from tdbg.pages.format.layout import Layout, Spec
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
-from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
+from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, post_hooks_of, pre_hooks_of, reserve_key
 
 ALIGN = 64
 MAX_PLANS = 64
@@ -315,10 +315,10 @@ class Tap:
             if "input" in target.kinds and module is root:
                 self.before_module(target, *given)
             elif "input" in target.kinds:
-                module._forward_pre_hooks[HOOK] = _Before(self, target)
-                module._forward_pre_hooks_with_kwargs[HOOK] = True
-                self._hooked += (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
-            hooks: Any = module._forward_hooks  # an OrderedDict
+                before, with_kwargs = pre_hooks_of(module)
+                before[HOOK], with_kwargs[HOOK] = _Before(self, target), True
+                self._hooked += (before, with_kwargs)
+            hooks = post_hooks_of(module)
             hooks[HOOK] = after(self, target)
             if module is root:  # before the hook that ends the pass
                 hooks.move_to_end(HOOK, last=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tdbg.inject import started_commands
 from tdbg.inject.file_overlay import FileOverlay, absolute_path, follow_links, is_below
+from tdbg.inject.foreign_patches import replace_function
 
 READS = ("stat", "lstat", "access", "readlink", "getxattr", "listxattr", "statvfs")
 CHANGES = ("chmod", "utime", "truncate", "setxattr", "removexattr", "chown", "lchown")
@@ -48,7 +49,7 @@ def _replace(overlay: FileOverlay, owner: Any, name: str, redirect: Callable[[Fu
             return native(*args, **kwargs)
         return redirected(*args, **kwargs)
 
-    setattr(owner, name, function)
+    replace_function("preflight-files", owner, name, function)
     for kind in SUPPORTED:
         if native in getattr(os, kind, ()):
             getattr(os, kind).add(function)

@@ -15,6 +15,7 @@ from tdbg.core.host import host_name
 from tdbg.core.rundir import PREFLIGHT_FOLDER, PREFLIGHT_START
 from tdbg.inject.agent import get_agent
 from tdbg.inject.file_overlay import FileOverlay
+from tdbg.inject.foreign_patches import replace_function
 from tdbg.inject.imports import when_imported
 from tdbg.inject.redirected_functions import install_overlay
 
@@ -55,7 +56,7 @@ def _redirect_function(owner: Any, name: str, at: int, word: str, *, writes: boo
     """Give a function another path in the place of its argument number ``at``, by the name ``word``."""
     original = getattr(owner, name, None)
     if original is not None:
-        setattr(owner, name, _with_other_path(original, at, word, writes=writes))
+        replace_function("preflight-libraries", owner, name, _with_other_path(original, at, word, writes=writes))
 
 
 def _with_other_path(original: Callable[..., Any], at: int, word: str, *, writes: bool) -> Callable[..., Any]:
@@ -82,7 +83,8 @@ def _redirect_mapping(owner: Any, name: str) -> None:
         found = _overlay.find_path(filename, writes=writes, with_content=True) if _overlay is not None else None
         return original(found or filename, *args, **kwargs)
 
-    setattr(owner, name, staticmethod(from_file) if isinstance(owner, type) else from_file)
+    replaced = staticmethod(from_file) if isinstance(owner, type) else from_file
+    replace_function("preflight-libraries", owner, name, replaced)
 
 
 def _safetensors_loaded(module: ModuleType) -> None:
@@ -97,4 +99,4 @@ def _wandb_loaded(module: ModuleType) -> None:
     def init_disabled(*args: Any, **kwargs: Any) -> object:
         return original(*args, **{**kwargs, "mode": "disabled"})
 
-    module.init = init_disabled  # type: ignore[attr-defined]
+    replace_function("preflight-libraries", module, "init", init_disabled)

@@ -20,6 +20,7 @@ from tdbg.core.guard import EndRun, Guard
 from tdbg.core.output import print_messages
 from tdbg.core.rundir import env_rank
 from tdbg.inject.agent import Agent, get_agent
+from tdbg.inject.foreign_patches import replace_function
 
 MAX_DEPTH = 8
 PREFIXES = ("debug", "enable_")  # how a config's debug keys begin
@@ -231,11 +232,11 @@ def iter_debug_config_entries(
             yield from iter_debug_config_entries(child, tree, f"{path}.", depth + 1)
 
 
-def install_after_hook(cls: object, name: str, then: Callable[[object, object], None], part: str) -> None:
+def install_after_hook(cls: object, name: str, then: Callable[[object, object], None], patch: str) -> None:
     """Have ``then(self, result)`` run after each call of the method ``cls.name``; the call itself is unchanged."""
     import functools
 
-    real, guard = getattr(cls, name), guard_of(part)
+    real, guard = getattr(cls, name), guard_of(f"inject-{patch}")
 
     @functools.wraps(real)
     @without_own_frames
@@ -244,4 +245,4 @@ def install_after_hook(cls: object, name: str, then: Callable[[object, object], 
         guard.call_guarded(then, self, result)
         return result
 
-    setattr(cls, name, call_with_hook)
+    replace_function(patch, cls, name, call_with_hook)

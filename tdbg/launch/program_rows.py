@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from tdbg.core import terminal
-from tdbg.core.output import TerminalRows, can_redraw_stderr
+from tdbg.core.output import TerminalRows
 
 REDRAW_REST_S = 30.0  # no live line for so long after the program has redrawn a row of its own
 # What moves the cursor within what is written already: a return without a line feed, a backspace, an escape sequence
@@ -41,8 +41,9 @@ class ProgramRows(TerminalRows):
 
     def __init__(self, *, passes_all: bool) -> None:
         super().__init__()
-        self.passes_all = passes_all and can_redraw_stderr() and not is_stdout_piped()
-        self._at_start = self.passes_all
+        self._sees_all = passes_all and terminal.is_terminal(sys.stderr) and not is_stdout_piped()
+        self.passes_all = self._sees_all and terminal.can_redraw()
+        self._at_start = self._sees_all
         self._redrawn = -math.inf
         self._rise = 0  # how many rows above the cursor its last redraw began
         self._cut_off = self._tail = b""
@@ -107,12 +108,14 @@ class ProgramRows(TerminalRows):
     def finish_output(self) -> None:
         """Write the lines held back: the program has ended, in whatever mode it left the terminal."""
         self._has_ended = True
+        self._at_start = self._at_start and self._sees_all
         self._redrawn = -math.inf
         self.flush()
 
     def format_row_start(self) -> str:
         """Return text that starts a new row, if the program may have begun one."""
-        if (self.passes_all and self._at_start) or not can_redraw_stderr():
+        is_known = self._sees_all or (self._has_ended and not terminal.can_redraw())
+        if (is_known and self._at_start) or not terminal.is_terminal(sys.stderr):
             return ""
         return terminal.begin_row(sys.stderr)
 

@@ -15,6 +15,7 @@ from tdbg.probes.scaler import ScaledUpdate
 from tdbg.runtime import tensors
 from tdbg.runtime.sampling import select_evenly, view_sample
 from tdbg.runtime.tensors import Bad, find_bad_values
+from tdbg.runtime.torch_compat import found_inf_of, scale_of
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -176,7 +177,7 @@ class MixedPrecision(Probe):
         self._bad = []
         if not scaler.is_enabled() or optimizer is None or not self.monitor.is_main(optimizer):
             return
-        found = scaler._per_optimizer_states[id(optimizer)].get("found_inf_per_device", {}).values()
+        found = found_inf_of(scaler, optimizer)
         if not all(map(tensors.on_host, found)) or not any(float(value) for value in found):
             return
         if self._skipped < ALWAYS_TOLD or self.should_sample():
@@ -304,8 +305,8 @@ def _compute_shares(size: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _host_scale(scaler: object) -> float | None:
     """The scale, where reading it waits for nothing."""
-    held = getattr(scaler, "_scale", None)
-    return float(held) if isinstance(held, Tensor) and tensors.on_host(held) else None
+    held = scale_of(scaler)
+    return float(held) if held is not None and tensors.on_host(held) else None
 
 
 def _short_name(dtype: torch.dtype) -> str:

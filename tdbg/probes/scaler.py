@@ -11,6 +11,7 @@ from tdbg.core.events import Step, number
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime import tensors
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+from tdbg.runtime.torch_compat import found_inf_of, scale_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -46,8 +47,7 @@ class ScaledUpdate:
             return True
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             return True  # a fused optimizer is always called, and leaves the update out by itself
-        state = self._scaler._per_optimizer_states.get(id(self.optimizer), {})
-        return not any(float(found) for found in state.get("found_inf_per_device", {}).values())
+        return not any(float(found) for found in found_inf_of(self._scaler, self.optimizer))
 
     def _weight_version(self) -> int:
         return -1 if self._weight is None else tensors.read_version(self._weight)
@@ -122,10 +122,10 @@ class LossScaler(Probe):
 
     def _note_scale(self, scaler: object) -> None:
         """Keep the scale that this step's gradients carry (``update`` changes it afterwards)."""
-        held = getattr(scaler, "_scale", None)
-        if isinstance(held, Tensor) and tensors.on_host(held):
+        held = scale_of(scaler)
+        if held is not None and tensors.on_host(held):
             self._scale = float(held)
-        elif isinstance(held, Tensor):
+        elif held is not None:
             self.monitor.read_late(held.detach().reshape(1).clone(), self._late_scale)
 
     def _late_scale(self, values: list[float], record: Step | None) -> None:

@@ -5,7 +5,6 @@ the ranks one after the other (offline) or mixed (live), so what it concludes mu
 between ranks: a finding already given out may be amended in place when another rank knows better.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +24,20 @@ if TYPE_CHECKING:
 
 MAX_EVIDENCE = 12
 MAX_REPETITIONS = 8  # steps listed at which a process shows the same again
-AGAIN = "again at step"
+
+
+class Additions:
+    """What was added to a finding after it was given out, as data beside its lines.
+
+    others: the lines that name other processes. again: the line that lists ``steps``, at which its own process shows it again.
+    """
+
+    __slots__ = ("again", "others", "steps")
+
+    def __init__(self) -> None:
+        self.others: list[str] = []
+        self.steps: list[int] = []
+        self.again = ""
 
 
 class Rule(RuleBase[Signals]):
@@ -88,18 +100,34 @@ class Rule(RuleBase[Signals]):
         if _get_order_key(new) < _get_order_key(first):
             old = Finding(**first.as_dict())
             overwrite_finding(first, new)
+            self._all_additions().pop(id(first), None)
             origins[id(first)] = label
             new = old
         first.severity = severity
+        additions = self._all_additions().setdefault(id(first), Additions())
         if is_same_process:
-            _add_repetition(first, new)
+            _add_repetition(first, new, additions)
             return []
         line = f"also {_describe_other(first, new)}" + (
             f" at step {new.first_step}" if new.first_step is not None else ""
         )
         if line not in first.evidence and len(first.evidence) < MAX_EVIDENCE:
             first.evidence.append(line)
+            additions.others.append(line)
         return []
+
+    def _all_additions(self) -> dict[int, Additions]:
+        """By finding given out, as `_origins` of `_report`: rules of other packages may not call our `__init__`."""
+        found: dict[int, Additions] = vars(self).setdefault("_additions", {})
+        return found
+
+    def _replace_given(self, first: Finding, new: Finding, *, with_repetitions: bool) -> None:
+        """Amend a finding given out; the lines on other processes stay below it. with_repetitions: those on its own too."""
+        additions = self._all_additions().setdefault(id(first), Additions())
+        if not with_repetitions:
+            additions.again, additions.steps = "", []
+        new.evidence += [line for line in first.evidence if line in additions.others or line == additions.again]
+        overwrite_finding(first, new)
 
     def _is_origin(self, finding: Finding, process: ProcessDir) -> bool:
         """True if the process made a finding that `report_once` gave out."""
@@ -200,24 +228,25 @@ def _describe_other(first: Finding, new: Finding) -> str:
     return f"on rank {new.rank}" if new.rank != first.rank else "in another process of that rank"
 
 
-def _add_repetition(first: Finding, new: Finding) -> None:
+def _add_repetition(first: Finding, new: Finding, additions: Additions) -> None:
     """Add a later finding of the process to the line that lists their steps: ``again at steps 101 and 202``."""
     if new.first_step is None or new.first_step == first.first_step:
         return
-    place = next((n for n, line in enumerate(first.evidence) if line.startswith(AGAIN)), len(first.evidence))
-    before = [int(word) for line in first.evidence[place : place + 1] for word in re.findall(r"\d+", line)]
-    if place >= MAX_EVIDENCE or new.first_step in before or len(before) >= MAX_REPETITIONS:
+    place = first.evidence.index(additions.again) if additions.again in first.evidence else len(first.evidence)
+    if place >= MAX_EVIDENCE or new.first_step in additions.steps or len(additions.steps) >= MAX_REPETITIONS:
         return
-    *others, last = sorted([*before, new.first_step])
+    additions.steps = sorted([*additions.steps, new.first_step])
+    *others, last = additions.steps
     listed = f"s {', '.join(map(str, others))} and {last}" if others else f" {last}"
-    first.evidence[place : place + 1] = [AGAIN + listed]
+    additions.again = f"again at step{listed}"
+    first.evidence[place : place + 1] = [additions.again]
 
 
 def _get_order_key(finding: Finding) -> tuple[int, int]:
     return finding.first_step or 0, finding.rank or 0
 
 
-RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.rules", group="tdbg.rules")
+RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.rules", group="tdbg.rules", is_numbered=True)
 
 
 def is_at_least(severity: str, floor: str) -> bool:
@@ -228,7 +257,7 @@ def is_at_least(severity: str, floor: str) -> bool:
 def matches_words(finding: Finding, words: Iterable[str]) -> bool:
     """True if one of ``words`` asks for this finding: its code, the beginning of it, or a severity it reaches."""
     return any(
-        finding.code.startswith(word.upper()) if word.upper().startswith("TD-") else is_at_least(finding.severity, word)
+        is_at_least(finding.severity, word) if word in SEVERITIES else finding.code.startswith(word.upper())
         for word in words
     )
 

@@ -10,7 +10,7 @@ from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, ObservingRule, add_grade, find_gravest, overwrite_finding
+from tdbg.rules import RULES, ObservingRule, add_grade, find_gravest
 from tdbg.rules._probe_presence import ProbePresence
 from tdbg.rules._recorded_memory import Leak, MemoryTrail
 from tdbg.rules.text import format_figure
@@ -120,8 +120,7 @@ class MemoryCreep(ObservingRule[_State]):
         first = given[0]
         new.first_step = min(first.first_step or 0, new.first_step or 0)
         new.severity = find_gravest(first.severity, new.severity)
-        new.evidence += [line for line in first.evidence if line.startswith("also ")]
-        overwrite_finding(first, new)
+        self._replace_given(first, new, with_repetitions=False)
         return []
 
     def _make_recorded_finding(self, process: ProcessDir, kind: str, leak: Leak) -> Finding:

@@ -10,7 +10,7 @@ from tdbg.core.observations.dataloader import DataWait, LoaderMade, LoaderSettin
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, Reported, Rule, add_grade, find_gravest, overwrite_finding, read_observations
+from tdbg.rules import RULES, Reported, Rule, add_grade, find_gravest, read_observations
 from tdbg.rules._probe_presence import ProbePresence
 from tdbg.rules._recorded_waits import RecordedWaits, Starvation
 from tdbg.rules.view import View
@@ -149,9 +149,8 @@ class DataStarved(Rule):
         first = given[0]
         new.first_step = min(first.first_step or 0, seen.step)
         self._first_steps[process.label, DataWait.PART, seen.dataset] = new.first_step
-        new.evidence += [line for line in first.evidence if line.startswith("also ")]
         new.severity = find_gravest(first.severity, new.severity)
-        overwrite_finding(first, new)
+        self._replace_given(first, new, with_repetitions=False)
         return True
 
     def _update_wait(self, process: ProcessDir, seen: DataWait, new: Finding, first_step: int) -> Iterable[Finding]:
@@ -163,15 +162,13 @@ class DataStarved(Rule):
             return self.report_from(process, given, new)
         first = given[0]
         if self._is_origin(first, process) and first.first_step == first_step:
-            added = [line for line in first.evidence if line.startswith(("also ", "again "))]
             if seen.whole_share is not None and seen.whole_share < TITLE_SHARE:
                 new.title = first.title
                 new.evidence.append(
                     f"over the whole run: {seen.share:.0%} of the time between batches,"
                     f" {seen.whole_share:.0%} of the run's time"
                 )
-            new.evidence += added
-            overwrite_finding(first, new)
+            self._replace_given(first, new, with_repetitions=True)
         return ()
 
     def _make_input_finding(self, process: ProcessDir, seen: Observed) -> Finding:

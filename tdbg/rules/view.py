@@ -196,7 +196,8 @@ class ProcessView:
         self.checkpoints += event.probe == CheckpointSaved.PROBE and event.part in CHECKPOINTS
         if event.probe in (HungRank.PROBE, QuietRank.PROBE) and event.part in (HungRank.PART, HungRankResumed.PART):
             self.is_quiet = event.part == HungRank.PART
-            self.is_stuck = self.is_quiet and event.values.get("state") in ("collective", "init")
+            waits = HungRank.from_event(event) or QuietRank.from_event(event)
+            self.is_stuck = waits is not None and waits.state in ("collective", "init")
             self.step = max(self.step, event.step - 1)  # it is in the step after the last one that it did
         name = event.flag or event.probe
         found = self.observations_by_flag.get(name)

@@ -19,6 +19,7 @@ from torch.nn.modules import module as module_registry
 from tdbg.core.guard import Guard
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+from tdbg.runtime.own_hooks import post_hooks_of, pre_hooks_of
 from tdbg.runtime.root_modules import CallHook
 
 # Hooks of torch's for the calls of all modules: those of the program would run on tdbg's module too.
@@ -83,9 +84,8 @@ def _measure_once() -> Overhead:
     hook = CallHook(guard)
     hook.target = charge_empty_call
     # Into the tables themselves: torch counts the hooks that are registered.
-    hooked._forward_pre_hooks[0] = hook
-    hooked._forward_pre_hooks_with_kwargs[0] = True
-    hooked._forward_hooks[0] = hook
+    before, with_kwargs = pre_hooks_of(hooked)
+    before[0], with_kwargs[0], post_hooks_of(hooked)[0] = hook, True, hook
     tensor = torch.ones(32, 32, device="cpu", dtype=torch.float32)
 
     def took_s(function: Callable[[], object]) -> float:

@@ -23,11 +23,11 @@ from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, is_inside_region
 from tdbg.runtime.identity_keys import IdentityKeys
-from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
+from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, post_hooks_of, reserve_key
 from tdbg.runtime.root_modules import clean_path, unwrap_module
 from tdbg.runtime.sampling import SAMPLE, spread_of, stack_samples
 from tdbg.runtime.tensors import is_checkable, local_elements
-from tdbg.runtime.torch_compat import in_backward
+from tdbg.runtime.torch_compat import compiled_call_of, in_backward
 
 if TYPE_CHECKING:
     from tdbg.runtime.budget import Budget
@@ -327,7 +327,7 @@ class ModuleSampler:
             self.turn, self.turns = tour.turn_number, tour.turns
             chosen = tour.select_turn()
         for module, place in chosen:
-            module._forward_hooks[HOOK] = _Hook(self, place)
+            post_hooks_of(module)[HOOK] = _Hook(self, place)
             self._hooked.append(module)
         self._looked_at = self._hooked
         self._entered_s = (
@@ -418,7 +418,7 @@ class ModuleSampler:
 
     def _remove_hooks(self) -> None:
         for module in self._hooked:
-            module._forward_hooks.pop(HOOK, None)
+            post_hooks_of(module).pop(HOOK, None)
         self._hooked = []
         stance, self._stance = self._stance, None
         if stance is not None:
@@ -698,13 +698,13 @@ def _compute_sample_stats(rows: list[Seen], rows_NS: Tensor) -> Figures:
 
 def _is_compiled(module: nn.Module | None) -> bool:
     """True after ``module.compile()``."""
-    return getattr(module, "_compiled_call_impl", None) is not None
+    return module is not None and compiled_call_of(module) is not None
 
 
 def _compiled_parts(root: nn.Module) -> set[int]:
     """The modules that run inside a compiled region, by id."""
     found: set[int] = set()
     for module in root.modules():
-        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+        if type(module).__name__ == "OptimizedModule" or compiled_call_of(module) is not None:
             found.update(id(inner) for inner in module.modules())
     return found

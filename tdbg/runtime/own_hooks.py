@@ -141,6 +141,16 @@ def can_hook(module: nn.Module) -> bool:
     return type(held.get("_forward_pre_hooks")) is OrderedDict is type(held.get("_forward_hooks"))
 
 
+def post_hooks_of(module: nn.Module) -> Table:
+    """The table of what is called after the module; only for one that `can_hook`."""
+    return module._forward_hooks
+
+
+def pre_hooks_of(module: nn.Module) -> tuple[Table, Table]:
+    """The table of what is called before the module, and that of those which also get its keyword arguments."""
+    return module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
+
+
 def has_foreign_hooks(module: nn.Module) -> bool:
     """True if a hook that is not of tdbg runs when the module is called."""
     tables = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)

@@ -35,7 +35,7 @@ class Patches:
         from tdbg.runtime.compiler import hide_from_compiler  # needs torch, which a program may not have loaded yet
 
         held = inspect.getattr_static(owner, name, None)
-        if held is None and isinstance(owner, ModuleType):  # one that looks its functions up when asked: torch._VF
+        if held is None and isinstance(owner, ModuleType):  # _VF of torch looks its functions up when asked
             held = getattr(owner, name, None)
         if held is None:
             return

@@ -13,7 +13,8 @@ from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.identity_keys import IdentityKeys
-from tdbg.runtime.own_hooks import HookHandle, add_post_hook, add_pre_hook, can_hook, reserve_key
+from tdbg.runtime.own_hooks import HookHandle, add_post_hook, add_pre_hook, can_hook, post_hooks_of, reserve_key
+from tdbg.runtime.torch_compat import compiled_call_of, set_compiled_call
 from tdbg.runtime.torch_hooks import hook_all
 from tdbg.runtime.unhooked import repair_traceback
 
@@ -185,7 +186,7 @@ class Roots:
 
     def after_compile(self, module: nn.Module) -> None:
         """``module.compile()`` has returned: stand around the compiled call instead of hooking the module."""
-        compiled = module._compiled_call_impl
+        compiled = compiled_call_of(module)
         if compiled is None:
             return
         before, after = self._before, self._after
@@ -204,7 +205,7 @@ class Roots:
             after(whose(), args, output)  # type: ignore[arg-type]
             return output
 
-        module._compiled_call_impl = hide_from_compiler(call_compiled)
+        set_compiled_call(module, hide_from_compiler(call_compiled))
         self._compiled[module] = None
 
     def _unhook_module(self, module: nn.Module) -> None:
@@ -224,7 +225,7 @@ class Roots:
         """A module was copied or unpickled, its parts before it: as if it had been built here, of these parts."""
         if not self._watches or isinstance(module, torch.jit.ScriptModule) or not _can_be_kept(module):
             return
-        if ROOT_KEY in module._forward_hooks:  # a shallow copy, which shares its tables with the original
+        if ROOT_KEY in post_hooks_of(module):  # a shallow copy, which shares its tables with the original
             return
         for child in module._modules.values():
             self._register_module(module, child)

@@ -309,6 +309,46 @@ def unregister_wrapper(original: object, wrapper: object) -> None:
         _script_table().pop(id(wrapper), None)
 
 
+# Calls of modules
+
+_module_call = _resolve_name(
+    "nn.Module._call_impl", "the traceback of a forward pass that fails shows the functions of hooks"
+)
+MODULE_CALL: CodeType | None = getattr(_module_call, "__code__", None)  # what runs where a module is called
+
+
+def call_module(module: torch.nn.Module) -> None:
+    """Call a module by way of `MODULE_CALL`, without whatever stands in front of it."""
+    if _module_call is not None:
+        _module_call(module)
+
+
+def compiled_call_of(module: torch.nn.Module) -> Callable[..., object] | None:
+    """What ``module.compile()`` has put in the place of the module's call; None without it, and in a torch that has no such."""
+    found: Callable[..., object] | None = getattr(module, "_compiled_call_impl", None)
+    return found
+
+
+def set_compiled_call(module: torch.nn.Module, call: Callable[..., object] | None) -> None:
+    """Replace what `compiled_call_of` found."""
+    module._compiled_call_impl = call
+
+
+# Mixed precision
+
+
+def scale_of(scaler: object) -> Tensor | None:
+    """The scale of a GradScaler, on its device; None before its first use."""
+    found = getattr(scaler, "_scale", None)
+    return found if isinstance(found, Tensor) else None
+
+
+def found_inf_of(scaler: object, optimizer: object) -> list[Tensor]:
+    """What a GradScaler has found in the gradients of an optimizer, a tensor for each device: not 0 is bad."""
+    states = getattr(scaler, "_per_optimizer_states", {})
+    return list(states.get(id(optimizer), {}).get("found_inf_per_device", {}).values())
+
+
 # Kinds, and what runs now
 
 is_tracing: Callable[[], bool] = (
@@ -316,6 +356,9 @@ is_tracing: Callable[[], bool] = (
 )
 _loss = _resolve_name("nn.modules.loss._Loss", "losses are recognised by name, not by class")
 LOSSES: tuple[type, ...] = (_loss,) if _loss is not None else ()
+_batch_norm = _resolve_name("nn.modules.batchnorm._BatchNorm", "batch norm is recognised by its public classes alone")
+_public_norms = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+BATCH_NORMS: tuple[type[torch.nn.Module], ...] = (_batch_norm,) if _batch_norm is not None else _public_norms
 
 
 # Nodes of a graph of autograd
@@ -571,6 +614,12 @@ def backend_timeout(group: Any, device: torch.device) -> timedelta | None:
     except (AttributeError, RuntimeError):  # another torch, another backend
         return None
     return found if isinstance(found, timedelta) else None
+
+
+def ddp_figures(model: object) -> dict[str, Any]:
+    """What DistributedDataParallel logs of its own work; empty where this torch does not say."""
+    read = getattr(model, "_get_ddp_logging_data", dict)
+    return dict(read())
 
 
 def third_backend() -> str:

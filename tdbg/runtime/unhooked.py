@@ -12,9 +12,10 @@ from torch.nn.modules import module as module_registry
 
 from tdbg.core.frames import walk_traceback
 from tdbg.runtime.own_hooks import has_foreign_hooks
+from tdbg.runtime.torch_compat import MODULE_CALL, call_module
 
-CALL = nn.Module._call_impl.__code__
-THROUGH_HOOKS = next((code for code in CALL.co_consts if getattr(code, "co_name", "") == "inner"), None)
+_CONSTANTS = MODULE_CALL.co_consts if MODULE_CALL is not None else ()
+THROUGH_HOOKS = next((code for code in _CONSTANTS if getattr(code, "co_name", "") == "inner"), None)
 FOR_ALL_MODULES = [
     getattr(module_registry, f"_global_{kind}_hooks", {})
     for kind in ("forward_pre", "forward", "backward_pre", "backward")
@@ -23,9 +24,11 @@ FOR_ALL_MODULES = [
 
 def repair_traceback(module: nn.Module) -> bool:
     """True if the module's call is just failing, and its hooks run for that; the traceback is then the unhooked one's."""
+    if MODULE_CALL is None:  # this torch has another one
+        return False
     error = sys.exception()
     found = error.__traceback__ if error is not None else None
-    if error is None or found is None or found.tb_frame.f_code is not CALL:
+    if error is None or found is None or found.tb_frame.f_code is not MODULE_CALL:
         return False
     if found.tb_frame.f_locals.get("self") is not module:
         return False
@@ -51,7 +54,7 @@ def _without_detours(found: TracebackType) -> TracebackType | None:
 
 def _is_ours(link: TracebackType) -> bool:
     """True for the call of a module that has no hook of the program's."""
-    if link.tb_frame.f_code is not CALL:
+    if link.tb_frame.f_code is not MODULE_CALL:
         return False
     module = link.tb_frame.f_locals.get("self")
     return isinstance(module, nn.Module) and not has_foreign_hooks(module)
@@ -70,8 +73,8 @@ class _Raises(nn.Module):
 def _direct_call() -> tuple[int, int]:
     """The instruction and the line at which torch calls the forward of a module without hooks."""
     try:
-        _Raises()._call_impl()  # type: ignore[no-untyped-call]
+        call_module(_Raises())
     except _Raised as error:
-        found = next(link for link in walk_traceback(error.__traceback__) if link.tb_frame.f_code is CALL)
+        found = next(link for link in walk_traceback(error.__traceback__) if link.tb_frame.f_code is MODULE_CALL)
         return found.tb_lasti, found.tb_lineno
     raise AssertionError("it raises")

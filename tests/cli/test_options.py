@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdbg.cli import build_root_group, main, pages, parser
-from tdbg.core.command_spec import Command, Group, Option, parse_plain_args
+from tdbg.core.command_spec import Command, Group, Option, fill_bare_options, parse_plain_args
 
 # What an option means that several commands have. Read the line before you add one of these names to another command.
 MEANINGS = {
@@ -116,6 +116,29 @@ def test_an_old_name_works_and_is_shown_nowhere(path: str, spec: Command, field:
         assert getattr(plain, field) == getattr(taken[-1], field) != spec.get_default(field)
     page = pages.build_page(spec, ("tdbg", *path.split()))
     assert not set(option.old_names) & {name for shown in page.options for name in shown.names}
+
+
+@pytest.mark.parametrize(("path", "spec", "field"), OLD, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_value_after_an_old_name_is_no_option(path: str, spec: Command, field: str) -> None:
+    """An option that may stand bare gets its value, whatever the option before it is called."""
+    option, value = spec.options[field], [] if spec.is_switch(field) else ["3"]
+    offers = next(one for one in COMMANDS["run"].options.values() if one.bare)
+    offering = Command(spec.run, type("Both", (spec.args,), {"offered": 0}), "", {**spec.options, "offered": offers})
+    for name in option.all_names:
+        for given in (value, ["--port"] if value else []):  # a value may look like an option
+            filled = fill_bare_options(offering, [name, *given, offers.names[0], "--", "--serve"])
+            assert filled == [name, *given, offers.names[0], offers.bare, "--", "--serve"]
+
+
+@pytest.mark.parametrize("name", ["--baseline", "--measure-overhead"])
+def test_a_bare_option_may_follow_an_old_name(name: str) -> None:
+    spec, taken = COMMANDS["run"], []
+    whole = Command(
+        lambda args: taken.append(args) or 0, spec.args, spec.help, spec.options, spec.argument, wraps=spec.wraps
+    )
+    words = fill_bare_options(spec, [name, "5", "--serve", "--", "python", "t.py"])
+    assert parser.parse_and_run(whole, "tdbg run", words) == 0
+    assert (taken[0].serve, taken[0].baseline) == (0, 5)
 
 
 @pytest.mark.parametrize("path", ["run", "profile"])

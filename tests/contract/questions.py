@@ -121,9 +121,19 @@ def load_frozen_answers() -> dict[str, Any]:
 
 def list_differences(question: str, then: Any, now: Any) -> list[str]:
     """Where an answer is not what it was, leaving out the additions that are listed."""
-    listed = [line.partition("#")[0].split() for line in ADDITIONS.read_text(encoding="utf-8").splitlines()]
-    allowed = {path for words in listed if len(words) == 2 and question.startswith(words[0]) for path in words[1:]}
+    allowed = set(list_additions(question))
     return [text for path, text in _iter_differences("", then, now) if text[0] != "+" or not _is_listed(path, allowed)]
+
+
+def list_changes(then: Any, now: Any) -> list[str]:
+    """Where an answer is not what it was; what it has more begins with a plus sign."""
+    return [text for _, text in _iter_differences("", then, now)]
+
+
+def list_additions(question: str) -> list[str]:
+    """The paths that are listed for a question."""
+    listed = [line.partition("#")[0].split() for line in ADDITIONS.read_text(encoding="utf-8").splitlines()]
+    return [words[1] for words in listed if len(words) == 2 and question.startswith(words[0])]
 
 
 def _is_listed(path: str, allowed: set[str]) -> bool:

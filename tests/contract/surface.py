@@ -1,13 +1,18 @@
 """What others rely on: commands, options, flags, codes, events, files of a run, names and signatures in Python.
 
 ``python -m tests.contract.surface`` prints what differs from ``surface.json``, which is never written again: what was
-added since stands in ``additions.txt``, as ``surface path.to.the.key  # why``.
+added since stands in ``additions.txt``, as ``surface path.to.the.key  # why``, and must stay as well.
+
+``grown_surface.json`` holds the additions with all that is below them. It only grows: with ``--grow`` what was added since is
+kept there, and nothing is where something of it is gone or has changed.
 """
 
 import dataclasses
 import inspect
 import json
 import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +21,26 @@ import tdbg.api
 from tdbg import cli
 from tdbg.core import errors, events, rundir
 from tdbg.core.flags import FLAGS, LEVELS, PRESETS
+from tdbg.core.observations import Observed
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import BaseDebugger
 from tdbg.logs.formats import FORMATS, Format
+from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
-from tdbg.metrics.sinks.base import MetricSink
+from tdbg.metrics.sinks.base import MetricSink, RunDescription
+from tdbg.pages.export.exporter import ArchiveExporter, FileExporter
 from tdbg.probes import PROBES, Probe
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, ObservingRule, PerProcessRule, Rule
 from tdbg.traces.rules import RULES as TRACE_RULES
 from tdbg.traces.rules import Rule as TraceRule
 
 KEPT = Path(__file__).parent / "surface.json"
-OVERRIDDEN = (Probe, Rule, TraceRule, BaseDebugger, Format, MetricSink)  # what third parties derive from
+GROWN = Path(__file__).parent / "grown_surface.json"
+OVERRIDDEN = (  # what third parties derive from, and what they are given
+    *(Probe, Observed, Rule, PerProcessRule, ObservingRule, TraceRule, BaseDebugger, Format),
+    *(MetricSink, RunDescription, Row, FileExporter, ArchiveExporter),
+)
+RULE_GROUPS = (RULES.group, TRACE_RULES.group)  # the codes of the rules are "findings" and "advice"
 
 
 def describe_surface() -> dict[str, Any]:
@@ -43,7 +56,10 @@ def describe_surface() -> dict[str, Any]:
         "events": {name: _describe_event(found) for name, found in events.EVENT_TYPES.items()},
         "observations": {probe.name: _key_by_name(probe.fields) for probe in PROBES},
         "files": {name: value for name, value in vars(rundir).items() if name.isupper() and isinstance(value, str)},
-        "entry_points": {one.group: _key_by_name(_list_names(one)) for one in (PROBES, DEBUGGERS, FORMATS, SINKS)},
+        "entry_points": {
+            **{one.group: _key_by_name(_list_names(one)) for one in (PROBES, DEBUGGERS, FORMATS, SINKS)},
+            **{group: {} for group in RULE_GROUPS},
+        },
         "python": {name: _describe_value(getattr(tdbg, name)) for name in tdbg.API},
         "overridden": {f"{found.__module__}.{found.__name__}": _describe_members(found) for found in OVERRIDDEN},
     }
@@ -137,6 +153,40 @@ def list_differences() -> list[str]:
     return compared("surface", then, now)
 
 
+def list_losses(now: dict[str, Any] | None = None) -> list[str]:
+    """What is gone or has changed of all that was ever added. now: the surface; that of this tree if left out."""
+    from tests.contract.questions import list_changes
+
+    then = json.loads(GROWN.read_text(encoding="utf-8"))
+    now = json.loads(json.dumps(describe_surface() if now is None else now))
+    _accept_many(then["commands"], now["commands"])
+    return [text for text in list_changes(then, now) if text[0] != "+"]
+
+
+def list_missing_additions(now: dict[str, Any] | None = None) -> list[str]:
+    """The paths in ``additions.txt`` that the surface does not have."""
+    from tests.contract.questions import list_additions
+
+    paths = set(_iter_paths(describe_surface() if now is None else now))
+    return [path for path in list_additions("surface") if not any(fnmatchcase(one, path) for one in paths)]
+
+
+def _iter_paths(found: dict[str, Any], above: str = "") -> Iterator[str]:
+    """Every path in the tree."""
+    for key, value in found.items():
+        path = f"{above}.{key}".lstrip(".")
+        yield path
+        if isinstance(value, dict):
+            yield from _iter_paths(value, path)
+
+
+def grow_surface() -> None:
+    """Keep what was added since; AssertionError where something is gone or has changed."""
+    if GROWN.exists():
+        assert list_losses() == []
+    GROWN.write_text(json.dumps(describe_surface(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def _accept_many(then: dict[str, Any], now: dict[str, Any]) -> None:
     """What took one value and takes several serves all who gave it one: that is added, not changed."""
     for name, kept in then.items():
@@ -149,6 +199,8 @@ def _accept_many(then: dict[str, Any], now: dict[str, Any]) -> None:
 if __name__ == "__main__":
     if not KEPT.exists():
         KEPT.write_text(json.dumps(describe_surface(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    for line in list_differences():
-        print(line)
-    sys.exit(bool(list_differences()))
+    if "--grow" in sys.argv[1:]:
+        grow_surface()
+    found = [*list_differences(), *list_losses(), *(f"- {path}" for path in list_missing_additions())]
+    print(*found, sep="\n")
+    sys.exit(bool(found))

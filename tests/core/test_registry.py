@@ -1,5 +1,6 @@
 """Registries, errors and output."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -8,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from tdbg.core import errors, output, tables
+from tdbg.core.events import Finding
 from tdbg.core.registry import Registry, points_of
+from tdbg.core.rule_base import RULE_CATALOG
+from tdbg.rules import matches_words
 
 
 class Thing:
@@ -75,6 +79,40 @@ def test_a_stranger_may_not_take_the_name_of_one_of_ours(name: str, monkeypatch:
     assert probes.add_entry_points({"mine": "tests.core.test_registry:THIRD"}) == [] and probes.list_third_party() == [
         THIRD
     ]
+
+
+@pytest.mark.parametrize(
+    ("package", "code"), [("tdbg.rules", "TD-N002"), ("tdbg.rules", "td-n002"), ("tdbg.traces.rules", "TD-P101")]
+)
+def test_a_stranger_may_not_take_the_code_of_a_rule_of_ours(
+    package: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of rules are named after their codes and a word: n002_dead_run."""
+    monkeypatch.setattr(THIRD, "name", code)
+    kind = importlib.import_module(package).RULES
+    rules: Registry[Thing] = Registry("rule", package=package, group=kind.group, is_numbered=kind._is_numbered)
+    (failed,) = rules.add_entry_points({"mine": "tests.core.test_registry:THIRD"})
+    assert failed == f"rule 'mine' of tests.core.test_registry:THIRD: {code!r} is the name of a built-in rule"
+    assert rules.list_third_party() == []
+
+
+def test_every_code_of_ours_is_protected() -> None:
+    for registry in RULE_CATALOG.iter_registries():
+        assert [name for name in registry.names() if not registry._is_built_in(name)] == []
+
+
+@pytest.mark.parametrize("code", ["ACME.1", "ACME-1", "TD-N999", "TD-Z001"])
+def test_a_stranger_may_have_any_other_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(THIRD, "name", code)
+    rules: Registry[Thing] = Registry("rule", package="tdbg.rules", group="tdbg.rules", is_numbered=True)
+    assert rules.add_entry_points({"mine": "tests.core.test_registry:THIRD"}) == []
+    assert rules.list_third_party() == [THIRD] and rules[code] is THIRD
+
+
+def test_a_code_of_a_stranger_stops_a_run_as_ours_do() -> None:
+    finding = Finding(code="ACME.1", severity="info", title="")
+    assert matches_words(finding, ["acme.1"]) and matches_words(finding, ["ACME"]) and matches_words(finding, ["info"])
+    assert not matches_words(finding, ["ACME.2", "warning", "never", "TD-N001"])
 
 
 THIRD = Thing("third")

@@ -51,7 +51,8 @@ class Shared:
 
 @pytest.fixture(autouse=True)
 def terminal_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_rows, "can_redraw_stderr", lambda: True)
+    monkeypatch.setattr(program_rows.terminal, "is_terminal", lambda stream: True)
+    monkeypatch.setattr(program_rows.terminal, "can_redraw", lambda: True)
     monkeypatch.setattr(program_rows, "is_stdout_piped", lambda: False)
 
 

@@ -190,6 +190,31 @@ def test_no_row_is_mixed(program_folder: Path, bare_rows: Any, program: str, tee
 
 
 @pytest.mark.cold
+@pytest.mark.parametrize("env", [{"CI": "true"}, {"TERM": "dumb"}], ids=["ci", "dumb"])
+@pytest.mark.parametrize("tee", BEHIND, ids=["direct", "tee"])
+@pytest.mark.parametrize("program", ["tqdm", "prints"])
+def test_no_row_is_mixed_where_nothing_can_be_redrawn(
+    program_folder: Path, bare_rows: Any, program: str, tee: bool, env: dict[str, str]
+) -> None:
+    """Neither wraps what is too long, nor need it obey an escape sequence: tdbg begins a row with a line feed alone."""
+    alone = play_alone(bare_rows, program_folder, program, 200)
+    shown = play_program(program_folder, program, 200, BEHIND[tee], **env)
+    ours, others = split_rows(shown)
+    assert shown.code == 0 and not [row for row in others if "tdbg:" in row], shown.rows
+    assert not [row for row in ours if "train:" in row or "%|" in row]
+    final = [row for row in rejoin_rows(shown, alone) if row in alone or not row.startswith(REDRAWN.get(program, "\0"))]
+    assert final[-len(alone) :] == alone, shown.rows
+    check_words(ours, program_folder)
+    assert any("critical: first NaN at step 8" in row for row in ours[:2]), "told while the program goes on"
+    written = [line for line in shown.stream.split("\n") if "tdbg:" in line]
+    assert written and all(line.startswith("tdbg:") for line in written), (
+        "on a row of its own also in the bytes of a log"
+    )
+    if program == "prints" and tee:
+        assert "\n\n" not in shown.stream.replace("\r", ""), "where the end of a row is seen, none is left empty"
+
+
+@pytest.mark.cold
 @pytest.mark.parametrize("tee", BEHIND, ids=["direct", "tee"])
 def test_a_row_that_the_program_has_begun_is_left_and_gone_on_with_below(
     tmp_path: Path, bare_rows: Any, tee: bool

@@ -13,7 +13,7 @@ from tdbg.core.events import Finding
 from tdbg.metrics.rows.row import FILE, Row
 from tdbg.metrics.rows.row_files import find_rows_files
 from tdbg.metrics.rows.run_summary import summarize_run
-from tdbg.metrics.sanity import RULES, evaluate_metrics
+from tdbg.metrics.sanity import RULES, evaluate_metrics, list_unarmed
 from tdbg.metrics.sinks.jsonl import RowFile
 
 Say = Callable[[int], Iterator[Row]]
@@ -27,8 +27,11 @@ def judge_rows(tmp_path: Path, *ranks: list[Row]) -> list[Finding]:
             row.rank = rank
             assert file.write_row(row)
         file.close()
-    found, trouble = evaluate_metrics(summarize_run(find_rows_files(str(tmp_path)))[0])
+    seen = summarize_run(find_rows_files(str(tmp_path)))[0]
+    found, trouble = evaluate_metrics(seen)
     assert not trouble
+    unarmed = {rule.code for rule, why in list_unarmed(seen) if why.reason}
+    assert not [one for rule in RULES if rule.code in unarmed for one in rule().evaluate(seen)], "it had what it needs"
     return found
 
 
@@ -363,7 +366,10 @@ def test_the_command_on_a_file_that_a_kill_tore(tmp_path: Path, capsys: pytest.C
     path.write_bytes(path.read_bytes()[:-20])
     assert run_sanity([str(path)]) == 0
     said = capsys.readouterr()
-    assert said.out == "no problem found in 11 rows\n" and "1 line skipped" in said.err
+    first, second, *missing = said.out.splitlines()
+    assert (first, second) == ("no problem found in 11 rows", "not watched, as the rows lack what the rule judges:")
+    assert [line.split()[0] for line in missing] == ["TD-K002", "TD-K005", "TD-K009", "TD-K010", "TD-K012"]
+    assert "1 line skipped" in said.err
 
 
 def test_explain_knows_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -388,3 +394,54 @@ def test_other_rules_do_not_look_at_what_is_read_from_text(tmp_path: Path) -> No
     faults = {"train_acc": lambda e: 0.0, "val_loss": lambda e: float("nan"), "best_loss": lambda e: 0.0}
     assert {one.code for one in judge_rows(tmp_path / "logged", make_epoch_rows(**faults))} >= {"TD-K001", "TD-K011"}
     assert judge_rows(tmp_path / "text", make_epoch_rows(source="text", **faults)) == []
+
+
+def list_unarmed_codes(tmp_path: Path, rows: list[Row]) -> set[str]:
+    judge_rows(tmp_path, rows)
+    return {rule.code for rule, _ in list_unarmed(summarize_run(find_rows_files(str(tmp_path)))[0])}
+
+
+def make_full_rows(count: int = 12) -> list[Row]:
+    """Rows in which each rule finds what it judges, and nothing wrong."""
+    rows = make_epoch_rows(
+        count,
+        val__acc=lambda epoch: rising_value(epoch) - 0.001,
+        val__f1=rising_value,
+        val__loss=falling_value,
+        val__best_loss=falling_value,
+        train__loss=falling_value,
+    )
+    plan = Row(1e9, 1, 0, "train", values={"schedule/planned_steps": 5000.0, "schedule/every_val": 100.0})
+    return [plan, *rows]
+
+
+def test_a_run_in_which_every_rule_is_armed_names_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_unarmed_codes(tmp_path, make_full_rows()) == set()
+    assert run_sanity([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "no problem found in 13 rows\n"
+
+
+def test_a_run_in_which_none_is_armed_names_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row(1e9, 1, None, None, values={"core/x": 1.0}, source="wandb")]
+    assert list_unarmed_codes(tmp_path, rows) == {rule.code for rule in RULES}
+    assert run_sanity([str(tmp_path)], json=True) == 0
+    told = json.loads(capsys.readouterr().out)["data"]["not_watched"]
+    assert [one["codes"] for one in told] == [[rule.code] for rule in RULES] and all(one["reason"] for one in told)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "codes"),
+    [
+        ("val/best_loss", {"TD-K002"}),
+        ("schedule/planned_steps", {"TD-K009", "TD-K010"}),
+        ("train/loss", {"TD-K012"}),
+        ("val/acc", {"TD-K005", "TD-K012"}),
+        ("val/f1", {"TD-K005"}),
+    ],
+)
+@pytest.mark.parametrize("count", [10, 40])
+def test_what_is_left_out_is_named(tmp_path: Path, left_out: str, codes: set[str], count: int) -> None:
+    rows = make_full_rows(count)
+    for row in rows:
+        row.values.pop(left_out, None)
+    assert list_unarmed_codes(tmp_path, rows) == codes

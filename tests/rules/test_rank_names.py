@@ -80,6 +80,7 @@ PLANTED: dict[str, list[Event]] = {
     "TD-P001": [
         look("device", step=at, over=["a.py:3 x9"], syncs=9, copies=0, accelerator=True) for at in range(1, 40)
     ],
+    "TD-P003": [look("validation", "PASS", faults=["graphs"], graphs=2, seen=3, number=at) for at in range(1, 4)],
     "TD-P007": steps(80, t=[1e6 + at + 60.0 * (at // 20) for at in range(80)], step_ms=[1000.0]),  # three pauses
     "TD-S001": steps(90, lr=[1e-3] * 60 + [1.0], loss=[2.0] * 60 + [1e5], grad_norm=[1.0] * 60 + [1e9]),
     "TD-S002": steps(90, lr=[1e-3, 0.0]),

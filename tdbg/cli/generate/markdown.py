@@ -1,11 +1,13 @@
 """The reference pages under docs/: commands, flags, events, findings."""
 
+import ast
 import inspect
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from tdbg.cli import pages
 
+ASKS = ("patch_at", "for_each_function", "iter_targets")  # how a place of torch is asked for
 NOTICE = "\n<!-- Written by `tdbg docs`; change the source, not this file. -->\n"
 
 
@@ -98,14 +100,14 @@ def render_probes() -> str:
             parts.append(
                 _render_table(("field", "meaning"), [(f"`{name}`", text) for name, text in probe.fields.items()])
             )
-    return "\n".join([*parts, render_torch_places()])
+    return "\n".join([*parts, render_torch_places(), render_foreign_patches()])
 
 
 def render_torch_places() -> str:
     """Every function and every table of hooks of torch that tdbg stands in front of."""
     from tdbg.runtime.torch_hooks import PLACES, TABLES
 
-    functions = []
+    functions, askers = [], _find_askers()
     for name, place in PLACES.items():
         found = place.found() if place.found is not None else []
         where = [
@@ -114,16 +116,59 @@ def render_torch_places() -> str:
             if inspect.ismodule(owner) or inspect.isclass(owner)
         ]
         paths = [f"{module}:{cls}{held}" for (module, cls), (_, held) in zip(where, found, strict=True)]
-        functions.append((f"`{name}`", place.why, _format_code_list([*place.paths, *paths])))
+        asked = _format_code_list(askers.get(name, ()))
+        functions.append((f"`{name}`", place.why, _format_code_list([*place.paths, *paths]), asked))
     tables = [(f"`{name}`", why, f"`{register.__name__}`") for name, (why, register) in TABLES.items()]
     return "\n".join(
         [
             "## Where tdbg stands in torch",
             "Functions that are wrapped while somebody asks for them; nothing else of torch is replaced. The wrappers are\n"
-            "taken away when the run's level or flags no longer need them.\n",
-            _render_table(("place", "what is seen there", "functions"), functions),
+            "taken away when the run's level or flags no longer need them. What stays is that of `compile`, which does\n"
+            "nothing once the rank has made an update, and what `--preflight` puts into place (`inject/redirects.py`).\n",
+            _render_table(("place", "what is seen there", "functions", "asked for by"), functions),
             "Tables of hooks for all modules and optimizers:\n",
             _render_table(("table", "what is seen there", "registered by"), tables),
+        ]
+    )
+
+
+def _find_askers() -> dict[str, list[str]]:
+    """Place of torch -> the files of tdbg that ask for it."""
+    from pathlib import Path
+
+    import tdbg
+    from tdbg.runtime.torch_hooks import PLACES
+
+    root, found = Path(tdbg.__file__).parent, dict[str, list[str]]()
+    files = [path for path in sorted(root.rglob("*.py")) if path != root / "probes/__init__.py"]  # it passes on
+    for path in files:
+        for place in _list_asked(ast.parse(path.read_text(encoding="utf-8"))) & PLACES.keys():
+            found.setdefault(place, []).append(path.relative_to(root).as_posix())
+    return found
+
+
+def _list_asked(tree: ast.Module) -> set[str]:
+    """The places that a file asks for by name; where one is in a variable, all of its strings."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    first = [call.args[0] for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) in ASKS]
+    is_open = any(not isinstance(place, ast.Constant) for place in first)
+    nodes = ast.walk(tree) if is_open else first
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def render_foreign_patches() -> str:
+    """Every function of Python and of other packages that tdbg stands in front of."""
+    from tdbg.inject.foreign_patches import PATCHES
+
+    rows = [
+        (f"`{name}`", found.why, _format_code_list(found.paths), f"`{found.file}`", found.undone)
+        for name, found in PATCHES.items()
+    ]
+    return "\n".join(
+        [
+            "## Where tdbg stands in Python and in other packages",
+            "Only what the program has imported; each is met when that is imported.\n",
+            _render_table(("patch", "what for", "functions", "by", "taken away"), rows),
         ]
     )
 

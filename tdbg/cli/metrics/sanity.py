@@ -9,6 +9,8 @@ from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
     from tdbg.core.events import Finding
+    from tdbg.core.rule_base import Unarmed
+    from tdbg.metrics.sanity import Rule
 
 HELP = """Say what is wrong with the metrics of a run.
 
@@ -43,7 +45,7 @@ def check_metrics(args: SanityArgs) -> int:
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import NO_ROWS, find_place, report_skipped_rows
     from tdbg.metrics.rows.run_summary import summarize_run
-    from tdbg.metrics.sanity import evaluate_metrics
+    from tdbg.metrics.sanity import evaluate_metrics, list_unarmed
 
     if args.fail_on and args.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {args.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
@@ -53,10 +55,12 @@ def check_metrics(args: SanityArgs) -> int:
     found, trouble = evaluate_metrics(seen)
     for line in trouble:
         print_messages(line)
+    unarmed = list_unarmed(seen)
     if args.json:
-        _print_json(place.name, found, counts.rows)
+        _print_json(place.name, found, counts.rows, unarmed)
     elif counts.rows or found:
         _print_findings(found, counts.rows)
+        _print_unarmed(unarmed)
     if not counts.rows:
         print_messages(safe(f"{place.name}: {NO_ROWS}"))
         return 1
@@ -80,12 +84,23 @@ def _print_findings(found: "Sequence[Finding]", rows: int) -> None:
         print_lines([f"no problem found in {format_count(rows, 'row')}"])
 
 
-def _print_json(name: str, found: "Sequence[Finding]", rows: int) -> None:
+def _print_unarmed(unarmed: "Sequence[tuple[type[Rule], Unarmed]]") -> None:
+    """Name the rules whose silence says nothing."""
+    if unarmed:
+        print_lines(["not watched, as the rows lack what the rule judges:"])
+        print_lines([f"    {rule.code} {rule.title}: {why.reason}" for rule, why in unarmed])
+
+
+def _print_json(
+    name: str, found: "Sequence[Finding]", rows: int, unarmed: "Sequence[tuple[type[Rule], Unarmed]]"
+) -> None:
     from tdbg.core.tables import to_json_value
 
-    print_json(
-        "metrics-sanity", to_json_value({"run": name, "rows": rows, "findings": [one.as_dict() for one in found]})
-    )
+    missing = [
+        {"codes": [rule.code], "reason": why.reason, "flag": why.flag, "level": why.level} for rule, why in unarmed
+    ]
+    content = {"run": name, "rows": rows, "findings": [one.as_dict() for one in found], "not_watched": missing}
+    print_json("metrics-sanity", to_json_value(content))
 
 
 COMMAND = Command(check_metrics, SanityArgs, HELP, OPTIONS, ARGUMENT)

@@ -118,9 +118,17 @@ class Observed(_Fields, ABC):
     def known_values(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Those of the values that are fields of this class and hold what they must."""
         kinds = _get_field_types(cls)
-        return {
-            name: values[name] for name in cls._lines if name in values and _matches_type(values[name], kinds[name])
-        }
+        found: dict[str, Any] = {}
+        for name in cls._lines:
+            if name not in values:
+                continue
+            value = values[name]
+            if not _matches_type(value, kinds[name]):
+                value = _restore_floats(value, kinds[name])  # rarely: an event has words for what JSON cannot write
+                if not _matches_type(value, kinds[name]):
+                    continue
+            found[name] = value
+        return found
 
 
 def field_lines(kinds: Iterable[type[Observed]]) -> dict[str, str]:
@@ -142,6 +150,24 @@ def _get_field_types(cls: type[object]) -> dict[str, object]:
     if cls not in _KINDS:
         _KINDS[cls] = typing.get_type_hints(cls)
     return _KINDS[cls]
+
+
+def _restore_floats(value: Any, kind: Any) -> Any:
+    """The value of an event with ``"nan"``, ``"inf"`` and ``"-inf"`` as the numbers they were where a float belongs."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(value, str):
+        is_float = kind is float or (origin in (Union, types.UnionType) and float in inner and str not in inner)
+        return float(value) if is_float and value in NON_FINITE else value
+    if origin in (Union, types.UnionType):
+        return next((found for one in inner if _matches_type(found := _restore_floats(value, one), one)), value)
+    if origin is list and isinstance(value, list):
+        return [_restore_floats(one, inner[0]) for one in value]
+    if origin is dict and isinstance(value, dict):
+        return {key: _restore_floats(one, inner[1]) for key, one in value.items()}
+    if typing.is_typeddict(kind) and isinstance(value, dict):
+        parts = _get_field_types(kind)
+        return {name: _restore_floats(one, parts[name]) if name in parts else one for name, one in value.items()}
+    return value
 
 
 def _matches_type(value: object, kind: Any) -> bool:

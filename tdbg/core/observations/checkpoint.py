@@ -1,5 +1,7 @@
 """What the probe `checkpoint` sees."""
 
+import math
+
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
 from tdbg.core.tables import format_count, join_limited
@@ -188,7 +190,7 @@ class RunResumed(_OfCheckpoint):
         """What was restored, what was recorded, and what was left."""
         text = f"resumed from {self.path or 'memory'}: {' and '.join(self.restored)} restored"
         text += f"; recorded {_format_steps(self.steps)}" if self.steps else ""
-        if self.optimizer_step is not None:
+        if self.optimizer_step is not None and math.isfinite(self.optimizer_step):
             text += f"; optimizer state after {format_count(int(self.optimizer_step), 'update')}"
         if self.fault == "scheduler":
             text += f"; the scheduler's state (at step {self.scheduler_step}) was left in the file"

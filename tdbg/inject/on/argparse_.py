@@ -57,7 +57,7 @@ def _after_parse(cls: object, name: str) -> None:
         guard.call_guarded(_look_at, self, result)
         return result
 
-    setattr(cls, name, parse_and_set_flags)
+    setattr(cls, name, parse_and_set_flags)  # not by `foreign_patches`: it would be loaded wherever options are parsed
 
 
 def _report_failure(part: str, error: BaseException) -> None:

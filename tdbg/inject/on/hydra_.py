@@ -21,5 +21,5 @@ def arrive(module: ModuleType) -> None:
         module.ConfigLoaderImpl,
         "load_configuration",
         lambda _, config: set_flags(config, tree, unknown="refuse"),
-        "inject-hydra",
+        "hydra",
     )

@@ -49,7 +49,7 @@ def arrive(module: ModuleType) -> None:
     for name in PARSERS:
         if hasattr(module.ArgumentParser, name):
             then = functools.partial(_handle_parsed_config, tree, name == "parse_args")
-            install_after_hook(module.ArgumentParser, name, then, "inject-jsonargparse")
+            install_after_hook(module.ArgumentParser, name, then, "jsonargparse")
 
 
 def _handle_parsed_config(tree: Json, final: bool, _: object, config: object) -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tdbg.core.frames import without_own_frames
+from tdbg.inject.foreign_patches import replace_function
 from tdbg.inject.set_flags import set_flags
 from tdbg.inject.take import guard_of
 
@@ -65,4 +66,4 @@ def _install_after_hook(owner: object, name: str, tree: Omega) -> None:
         guard.call_guarded(set_flags, config, tree, unknown="doubt")
         return config
 
-    setattr(owner, name, staticmethod(call_and_set_flags))
+    replace_function("omegaconf", owner, name, staticmethod(call_and_set_flags))

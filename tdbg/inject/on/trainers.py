@@ -6,6 +6,7 @@ from typing import Any
 from tdbg.core.events import Plan
 from tdbg.core.frames import without_own_frames
 from tdbg.inject.agent import get_agent
+from tdbg.inject.foreign_patches import replace_function
 
 
 def arrive(module: object) -> None:
@@ -32,7 +33,7 @@ def _install_plan_hook(owner: object, name: str, plan_of: Any) -> None:
         guard.call_guarded(record_plan, *args)
         return original(*args, **kwargs)
 
-    setattr(owner, name, call_with_plan)
+    replace_function("trainers", owner, name, call_with_plan)
 
 
 def _hugging_face(handler: object, arguments: Any, state: Any, *rest: object) -> Plan:

@@ -41,8 +41,8 @@ def arrive(module: ModuleType) -> None:
     _before_freeze(node)
     _before_read(node)
     for name in MERGES:
-        install_after_hook(node, name, lambda self, _: set_flags(self, TREE, unknown="doubt"), "inject-yacs")
-    install_after_hook(node, "clone", lambda _, copy: set_flags(copy, TREE, unknown="doubt"), "inject-yacs")
+        install_after_hook(node, name, lambda self, _: set_flags(self, TREE, unknown="doubt"), "yacs")
+    install_after_hook(node, "clone", lambda _, copy: set_flags(copy, TREE, unknown="doubt"), "yacs")
 
 
 def _before_freeze(node: Any) -> None:

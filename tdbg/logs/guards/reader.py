@@ -9,7 +9,7 @@ from tdbg.core.source_tree import parse_source
 from tdbg.logs.guards.facts import Facts, Function, LogCall, Reference
 from tdbg.logs.guards.flagsets import NONE, Flags, Pair, merge_alternatives
 from tdbg.logs.guards.guard_tests import Asking
-from tdbg.logs.guards.messages import LOG_METHODS, PRINTS, Messages, Said
+from tdbg.logs.guards.logged_messages import LOG_METHODS, PRINTS, Messages, Said
 from tdbg.logs.guards.names import Definition, Env, Names, Place, Scope, bound_in, iter_bindings, joined_env
 from tdbg.logs.guards.shapes import GAP, parse_percent_format
 from tdbg.logs.guards.syntax import (

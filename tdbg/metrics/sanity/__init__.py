@@ -6,7 +6,7 @@ A rule looks at what `tdbg.metrics.rows.run_summary` read, and says what it is s
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from tdbg.core.events import SEVERITIES, Finding
 from tdbg.core.registry import Registry
@@ -20,17 +20,28 @@ MAX_EVIDENCE = 12
 
 
 class Rule(RuleBase["RunSummary"], ABC):
-    """One thing that can be wrong with the metrics of a run. It is armed where the keys in ``needs.fields`` have values."""
+    """One thing that can be wrong with the metrics of a run. It is armed where the keys in ``needs.fields`` have values.
+
+    lacks: what is not there where `has_signal` is false.
+    """
+
+    lacks: ClassVar[str] = ""
 
     @abstractmethod
     def evaluate(self, seen: "RunSummary") -> Iterable[Finding]:
         """What the rule concludes from the metrics of a run."""
 
     def check_armed(self, given: "RunSummary") -> Unarmed | None:
-        """Which keys the rule lacks."""
+        """Which keys or values the rule lacks."""
         keys = {key for key, _, _ in given.tally.series}
         missing = [key for key in self.needs.fields if key not in keys]
-        return Unarmed(f"no values of {', '.join(missing)}") if missing else None
+        if missing:
+            return Unarmed(f"no values of {', '.join(missing)}")
+        return None if self.has_signal(given) else Unarmed(self.lacks)
+
+    def has_signal(self, seen: "RunSummary") -> bool:
+        """True if the metrics hold what the rule judges: without it, its silence says nothing."""
+        return True
 
     def make_finding(self, title: str, evidence: Sequence[str], **parts: Unpack[FindingParts]) -> Finding:
         """A finding of its usual severity; of much evidence the first lines, and how many more there are."""
@@ -41,7 +52,7 @@ class Rule(RuleBase["RunSummary"], ABC):
         return Finding(code=self.code, title=title, evidence=lines, **parts)
 
 
-RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.metrics.sanity")
+RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.metrics.sanity", is_numbered=True)
 
 
 def evaluate_metrics(seen: "RunSummary") -> tuple[list[Finding], list[str]]:
@@ -57,6 +68,16 @@ def evaluate_metrics(seen: "RunSummary") -> tuple[list[Finding], list[str]]:
 
     found = evaluate_rules([(rule, partial(evaluate_rule, rule)) for rule in RULES], record_failure)
     return sort_causes_first(found, lambda one: one.code, _build_sort_key, following_codes(RULES)), trouble
+
+
+def list_unarmed(seen: "RunSummary") -> list[tuple[type[Rule], Unarmed]]:
+    """The rules that could not conclude anything from the metrics of a run, and why. One that fails is told by `evaluate_metrics`."""
+
+    def check_rule(rule: type[Rule]) -> Iterable[tuple[type[Rule], Unarmed]]:
+        unarmed = rule().check_armed(seen)
+        return [(rule, unarmed)] if unarmed is not None else []
+
+    return evaluate_rules([(rule, partial(check_rule, rule)) for rule in RULES], lambda rule, error: None)
 
 
 def _build_sort_key(finding: Finding) -> tuple[int, str, int]:

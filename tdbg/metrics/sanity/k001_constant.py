@@ -38,6 +38,15 @@ class Constant(Rule):
     code = "TD-K001"
     title = "a metric that never changes"
     severity = "warning"
+    lacks = f"no loss, accuracy or the like has {LEAST} values"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for a metric that can be better or worse, with enough values."""
+        return any(
+            one.count >= _least_values(key) and _get_direction(key) is not None
+            for (key, source, _), one in seen.tally.series.items()
+            if source != "tdbg" and not key.startswith("core/")
+        )
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         still = [
@@ -65,8 +74,17 @@ def _last_value(one: Series) -> float:
     return one.last.value
 
 
+def _get_direction(key: str) -> bool | None:
+    return None if key.endswith(OF_MACHINE) else resolve_direction(key)
+
+
+def _least_values(key: str) -> int:
+    """How many values tell, where they are all 0 if that is fewer than otherwise."""
+    return CERTAIN if _get_direction(key) and key.startswith("train/") else LEAST
+
+
 def _is_constant(one: Series) -> bool:
-    better = None if one.key.endswith(OF_MACHINE) else resolve_direction(one.key)
+    better = _get_direction(one.key)
     if better is None or one.non_finite or one.least is None or one.most is None:
         return False
     value = one.least.value

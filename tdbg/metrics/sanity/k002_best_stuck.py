@@ -36,11 +36,17 @@ class BestStuck(Rule):
     code = "TD-K002"
     title = "a best value that is never updated"
     severity = "error"
+    lacks = "no metric stands beside its best value"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for a metric and its best."""
+        keys = {(key, source) for key, source, _ in seen.tally.series}
+        return any((base := _strip_best(key)) != key and (base, source) in keys for key, source in keys)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         every = group_by_key(seen)
         for (key, source), those in every.items():
-            base = BEST.sub(lambda found: found.group(1) or "", key)
+            base = _strip_best(key)
             if base == key or (base, source) not in every:
                 continue
             for best, plain in zip(those, every[base, source], strict=False):
@@ -60,6 +66,10 @@ class BestStuck(Rule):
                         try_next="start the best at None, and name the direction (min or max)",
                     )
                     break
+
+
+def _strip_best(key: str) -> str:
+    return BEST.sub(lambda found: found.group(1) or "", key)
 
 
 def _describe_progress(best: Series, plain: Series, better: bool) -> str:

@@ -33,6 +33,11 @@ class CountZero(Rule):
     code = "TD-K003"
     title = "a metric finalised with count 0"
     severity = "warning"
+    lacks = "no row is of the tracker of tdbg"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for rows of what says which metrics had no sample."""
+        return bool(seen.said) or any(source == "tracker" for source, _ in seen.orders)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         told = list({(rank, step, key): (rank, step, key, text) for rank, step, key, text in seen.said}.values())

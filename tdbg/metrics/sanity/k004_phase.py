@@ -30,12 +30,17 @@ class UnknownPhase(Rule):
     code = "TD-K004"
     title = "one phase under two names"
     severity = "warning"
+    lacks = "no key begins with a phase, as in val/loss"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for a key with a phase."""
+        return any(_phase_of(key) for key, _, _ in seen.tally.series)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         phases: dict[str, dict[str, list[str]]] = {}
         for key, source, _ in sorted(seen.tally.series):
-            phase, slash, _name = key.partition("/")
-            if slash and phase not in (*CATEGORIES, CORE):
+            phase = _phase_of(key)
+            if phase:
                 keys = phases.setdefault(source, {}).setdefault(phase, [])
                 if key not in keys:
                     keys.append(key)
@@ -70,3 +75,9 @@ class UnknownPhase(Rule):
                 cause="the name is spelt in two places",
                 try_next=f"write {first} everywhere",
             )
+
+
+def _phase_of(key: str) -> str:
+    """The phase that a key begins with; empty for none."""
+    phase, slash, _ = key.partition("/")
+    return phase if slash and phase not in (*CATEGORIES, CORE) else ""

@@ -37,6 +37,12 @@ class MixedUnits(Rule):
     code = "TD-K005"
     title = "one metric in two units"
     severity = "warning"
+    lacks = f"no metric states a unit, and there are no two accuracies with {LEAST} values"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for units that are stated, or shares that can be compared."""
+        compared = (len(those) > 1 for those in _list_shares(seen).values())
+        return bool(seen.units) or any(compared)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         twice = [(key, units) for key, units in sorted(seen.units.items()) if len(units) > 1]
@@ -53,13 +59,9 @@ class MixedUnits(Rule):
         yield from self._compare_sizes(seen)
 
     def _compare_sizes(self, seen: RunSummary) -> Iterable[Finding]:
-        sources: dict[str, list[Series]] = {}
-        for (key, source), those in group_by_key(seen).items():
-            if not key.startswith("core/") and not unit_of(key) and key not in seen.units and _is_share(key):
-                sources.setdefault(source, []).append(those[0])
-        for source, every in sources.items():
-            large = [one for one in every if one.most and one.count >= LEAST and one.most.value > ABOVE]
-            small = [one for one in every if one.count >= LEAST and _is_fraction(one)]
+        for source, every in _list_shares(seen).items():
+            large = [one for one in every if one.most and one.most.value > ABOVE]
+            small = [one for one in every if _is_fraction(one)]
             if not large or not small or (source not in OWN and not _share_a_word(large, small)):
                 continue
             yield self.make_finding(
@@ -71,6 +73,16 @@ class MixedUnits(Rule):
                 cause="some are in percent, others fractions of 1",
                 try_next="use one unit, or let the names end in _pct and _frac",
             )
+
+
+def _list_shares(seen: RunSummary) -> dict[str, list[Series]]:
+    """Accuracies and the like with enough values whose unit nobody states, by source."""
+    sources: dict[str, list[Series]] = {}
+    for (key, source), those in group_by_key(seen).items():
+        is_open = not key.startswith("core/") and not unit_of(key) and key not in seen.units
+        if is_open and _is_share(key) and those[0].count >= LEAST:
+            sources.setdefault(source, []).append(those[0])
+    return sources
 
 
 def _find_stated_units(seen: RunSummary) -> list[tuple[str, set[str]]]:

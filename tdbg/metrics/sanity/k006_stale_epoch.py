@@ -34,6 +34,13 @@ class StaleEpoch(Rule):
     code = "TD-K006"
     title = "rows with a stale epoch"
     severity = "warning"
+    lacks = f"no source has {LEAST} rows, some of them with an epoch"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for enough rows that name an epoch."""
+        return any(
+            source != "tdbg" and order.rows >= LEAST and order.epochs for (source, _), order in seen.orders.items()
+        )
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         for (source, rank), order in sorted(seen.orders.items()):

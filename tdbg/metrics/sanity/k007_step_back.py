@@ -32,6 +32,11 @@ class StepBack(Rule):
     code = "TD-K007"
     title = "steps that go backwards"
     severity = "warning"
+    lacks = "no two rows are of a tracker: what is sent to W&B or TensorBoard may count otherwise"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for rows that are judged, two at least of one rank."""
+        return any(source in JUDGED and order.rows > 1 for (source, _), order in seen.orders.items())
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         found = [(source, rank, order) for (source, rank), order in sorted(seen.orders.items())]

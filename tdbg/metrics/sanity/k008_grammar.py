@@ -32,6 +32,11 @@ class OutsideGrammar(Rule):
     code = "TD-K008"
     title = "keys outside the grammar"
     severity = "info"
+    lacks = "no row is of a tracker: what is sent to W&B or TensorBoard may be called anything"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for a key that has to keep to the grammar."""
+        return any(source in JUDGED for _, source, _ in seen.tally.series)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         keys = {key: why for key, source, _ in sorted(seen.tally.series) if source in JUDGED and (why := _why_not(key))}

@@ -33,6 +33,11 @@ class BeyondPlan(Rule):
     code = "TD-K009"
     title = "more epochs or steps than planned"
     severity = "warning"
+    lacks = f"no row says how much was planned ({EPOCHS}, {STEPS})"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for a plan."""
+        return any(key in (EPOCHS, STEPS) for key, _, _ in seen.tally.series)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         for rank in sorted(seen.tally.last):

@@ -36,6 +36,12 @@ class NotFinite(Rule):
     code = "TD-K011"
     title = "a metric that is not finite"
     severity = "warning"
+    lacks = "no metric but those of the run itself"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for a metric that should be finite."""
+        scaled = any(key == SCALE for key, _, _ in seen.tally.series)
+        return any(_is_judged(key, scaled) for key, _, _ in seen.tally.series)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         scaled = any(key == SCALE for key, _, _ in seen.tally.series)

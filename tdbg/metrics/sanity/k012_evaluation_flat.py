@@ -42,6 +42,12 @@ class EvaluationFlat(Rule):
     code = "TD-K012"
     title = "an evaluation score that stays near chance"
     severity = "warning"
+    lacks = "no accuracy of an evaluation beside a loss of training of that rank"
+
+    def has_signal(self, seen: RunSummary) -> bool:
+        """True for a score and a loss on one rank."""
+        scored = {one.rank for one in _iter_scores(seen)}
+        return any(one.rank in scored for one in _iter_losses(seen))
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         for one in _iter_scores(seen):

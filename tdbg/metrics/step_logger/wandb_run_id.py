@@ -60,6 +60,6 @@ def _resolve_process_group() -> tuple[object, int, int]:
     """The store of the process group, rank and world size."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        store = distributed.distributed_c10d._get_default_store()
-        return store, distributed.get_rank(), distributed.get_world_size()
+        get_store = getattr(distributed.distributed_c10d, "_get_default_store", None)  # no public name yet
+        return get_store() if get_store is not None else None, distributed.get_rank(), distributed.get_world_size()
     return None, int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)

@@ -37,7 +37,7 @@ from tdbg.probes.distributed.collectives import (
 from tdbg.probes.hang.collective_status import RunningCall
 from tdbg.runtime import thread_stacks
 from tdbg.runtime.identity_keys import IdentityKeys
-from tdbg.runtime.torch_compat import backend_timeout
+from tdbg.runtime.torch_compat import backend_timeout, ddp_figures
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -355,7 +355,7 @@ class Distributed(Probe):
 
     def _read_reducer_figures(self) -> dict[str, Any]:
         """The reducers' own figures; nothing without a DistributedDataParallel model. Cost: 40 us a model."""
-        rows = [model._get_ddp_logging_data() for model in self._models]  # type: ignore[operator]
+        rows = [ddp_figures(model) for model in self._models]
         if not rows:
             return {}
         found: dict[str, Any] = {

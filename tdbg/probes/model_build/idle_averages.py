@@ -6,25 +6,24 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.torch_compat import BATCH_NORMS
 
 LEAST_STEPS = 20  # done, and batches that a layer has seen
 MAX_NORMS = 512
 
-BatchNorm = nn.modules.batchnorm._BatchNorm
 
-
-def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, BatchNorm]]:
+def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, nn.Module]]:
     """Batch normalisation layers in train mode that are to keep running statistics, with their names."""
     return [
         (clean_path(name), layer)
         for root in roots
         for name, layer in unwrap_module(root).named_modules()
-        if isinstance(layer, BatchNorm) and layer.training and layer.track_running_stats
+        if isinstance(layer, BATCH_NORMS) and layer.training and layer.track_running_stats
         if layer.running_mean is not None and layer.num_batches_tracked is not None
     ][:MAX_NORMS]
 
 
-def read_norms(layers: Iterable[BatchNorm]) -> Tensor:
+def read_norms(layers: Iterable[nn.Module]) -> Tensor:
     """For each layer the largest running mean, and the batches it has seen; on the device of the first."""
     means = [layer.running_mean.detach().abs().amax().float() for layer in layers]  # type: ignore[union-attr]
     counts = [layer.num_batches_tracked.detach().float() for layer in layers]  # type: ignore[union-attr]

@@ -150,7 +150,9 @@ class Rule(RuleBase[View], ABC):
     graded = renamed_method("graded", find_severity)
 
 
-RULES: Registry[type[Rule]] = Registry("trace rule", package="tdbg.traces.rules", group="tdbg.trace_rules")
+RULES: Registry[type[Rule]] = Registry(
+    "trace rule", package="tdbg.traces.rules", group="tdbg.trace_rules", is_numbered=True
+)
 
 
 def parse_thresholds(words: list[str]) -> dict[str, float]:
