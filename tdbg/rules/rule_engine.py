@@ -123,8 +123,13 @@ class RuleEngine:
         return (self._rules[card.code],)
 
     def _add_findings(self, found: list[Finding]) -> list[Finding]:
-        kept = found[: max(MAX_FINDINGS - len(self.findings), 0)]
-        self.findings += kept
+        """Keep those that are new; a rule may give out one that it gave before, which then says something else."""
+        kept: list[Finding] = []
+        for finding in found:
+            is_known = any(finding is one for one in self.findings)
+            if is_known or len(self.findings) < MAX_FINDINGS:
+                kept.append(finding)
+                self.findings += [] if is_known else [finding]
         return kept
 
     def _switch_off(self, rule: Rule | RuleCard, error: Exception) -> None:
@@ -145,7 +150,7 @@ class RuleEngine:
 
     def _draw_verdict(self) -> Verdict:
         view = self.view
-        order = order_findings(self.findings)
+        order = order_findings(_drop_repeated(self.findings))
         corrections = correct_live_findings(self.run, order.findings)
         checks = [
             (card, partial(self._check_card, card)) for card in self._cards if card.code not in self._failed_codes
@@ -413,6 +418,14 @@ def _format_profile_line(view: View) -> str:
         return ""
     more = f": `tdbg trace show {view.run.path}`" if any(known) else ""
     return f"{clip_text(merge_profiles(recorded), 180)}{more}"
+
+
+def _drop_repeated(findings: Sequence[Finding]) -> list[Finding]:
+    """Each finding once: a rule makes those equal that turn out to be one."""
+    kept: dict[str, Finding] = {}
+    for finding in findings:
+        kept.setdefault(repr(finding.as_dict()), finding)
+    return list(kept.values())
 
 
 def _read_signals(view: View) -> Signals:
