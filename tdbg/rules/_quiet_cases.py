@@ -4,11 +4,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
 from tdbg.core.observations.distributed import QuietRank
-from tdbg.core.ranges import MAX_RANKS
+from tdbg.core.ranges import MAX_RANKS, unpack_numbers
+from tdbg.core.tables import join_limited
 
 MAX_KINDS = 512  # of waits that were over before the newest began
 MAX_COUNTS = 8  # groups whose calls a rank tells
@@ -27,6 +29,11 @@ ACTIVITIES = {
     "compute": "computing",
 }
 NAMED_STATES = {"init": "init_process_group", "backward": "backward", "device": "a collective on the device"}
+
+# Functions that every rank must call with as many elements of the same type; the others allow for parts of unequal size.
+GATHERS = ("_all_gather_base", "all_gather_into_tensor", "all_gather_single")
+SCATTERS = ("_reduce_scatter_base", "reduce_scatter_tensor", "reduce_scatter_single")
+SAME_SIZE = frozenset(("all_reduce", "broadcast", "reduce", *GATHERS, *SCATTERS))
 
 KindKey = tuple[object, ...]  # of waits that are judged alike
 
@@ -87,9 +94,9 @@ class Episode:
         """Equal for waits that wait for the same ranks, as far as those were quiet at the same time."""
         own = self.count_calls(self.group) if self.state == "device" else None
         step = self.step if self.state == "backward" else 0
-        members = tuple(self.seen.ranks or ())
+        members = self.seen.rank_ranges or tuple(self.seen.ranks or ())
         place = (self.launch, self.state, self.current_operation, self.group, self.call_number)
-        return (*place, self.seen.size, members, own, step)
+        return (*place, self.seen.size, members, own, step, self.sizes)
 
     def count_calls(self, group: str) -> int | None:
         """How many calls on a group it has begun; None if that is not known."""
@@ -104,17 +111,44 @@ class Episode:
             return False
         return self.known_until_t >= other.began_t and other.known_until_t >= self.began_t
 
-    def has_member(self, rank: int) -> bool:
-        """True if a rank takes part in the call that this one is in."""
-        return not self.seen.ranks or rank in self.seen.ranks
+    @property
+    def members(self) -> Sequence[int]:
+        """The ranks that take part in the call that this one is in, as far as known; empty: all."""
+        return unpack_numbers(self.seen.rank_ranges) if self.seen.rank_ranges else self.seen.ranks or ()
 
-    def describe_place(self) -> str:
-        """What the rank was doing, for people."""
+    def has_member(self, rank: int) -> bool:
+        """True if a rank takes part in the call that this one is in, or may do so."""
+        members = self.members
+        if not members or rank in members:
+            return True
+        return len(members) < (self.seen.size or 0) and rank > members[-1]  # an older tdbg wrote the first ones alone
+
+    @property
+    def sizes(self) -> tuple[tuple[int, str], ...] | None:
+        """Elements and type of each tensor of the call, where they must be equal on all ranks."""
+        if self.seen.shapes is None or self.state not in ("collective", "wait") or self.seen.op not in SAME_SIZE:
+            return None
+        return count_elements(tuple(self.seen.shapes))
+
+    def describe_place(self, *, sized: bool = False) -> str:
+        """What the rank was doing, for people. sized: with the tensors of the call."""
         where = self.seen.where or "an unknown place"
+        if sized and self.seen.shapes:
+            return f"in {self.current_operation} of {join_limited(self.seen.shapes, 2)} ({where})"
         if self.state in ("collective", "wait", "init", "backward"):
             return f"in {self.current_operation} ({where})"
         doing = ACTIVITIES.get(self.seen.activity, "")
         return f"{doing} at {where}" if doing else f"at {where}"
+
+
+@lru_cache(maxsize=1024)
+def count_elements(shapes: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
+    """Number of elements and type of ``8x4 Float``."""
+    found = []
+    for shape in shapes:
+        size, _, kind = shape.partition(" ")
+        found.append((math.prod(int(word) for word in size.split("x") if word.isdigit()), kind))
+    return tuple(found)
 
 
 class Case(NamedTuple):
@@ -130,6 +164,11 @@ class Case(NamedTuple):
     def is_certain(self) -> bool:
         """True if someone is in no collective at all: the others only wait."""
         return any(episode.state == "elsewhere" for episode in self.missing)
+
+    @property
+    def differs_in_size(self) -> bool:
+        """True if those that are missing are in the same function, with tensors of another size."""
+        return bool(self.missing) and has_other_size(self.missing[0], self.first_wait)
 
     @property
     def first_wait(self) -> Episode:
@@ -249,8 +288,8 @@ def find_cases(episodes: Sequence[Episode], told: Others, over: bool) -> Iterato
         if episode.is_wait:
             kinds[episode.kind].append(episode)
     for waits in kinds.values():
-        ranks = waits[0].seen.ranks
-        members = [one for rank in ranks for one in by_rank.get(rank, ())] if ranks else episodes
+        ranks = [rank for rank in by_rank if waits[0].has_member(rank)] if waits[0].members else []
+        members = [one for rank in ranks for one in by_rank[rank]] if ranks else episodes
         others = _find_concurrent(waits, members)
         if others is not None:
             yield from _judge_waits(waits, others, told, over)
@@ -302,7 +341,7 @@ def _find_silent_case(
     wait = waits[0]
     if not over or wait.state not in SURE or all(one.over_t is not None for one in waits):
         return
-    members = wait.seen.ranks or range(min(wait.seen.size or len(told.endings), MAX_RANKS))
+    members = wait.members or range(min(wait.seen.size or len(told.endings), MAX_RANKS))
     heard = {one.rank for one in (*waits, *others)}
     silent = {rank: told.endings.get(rank, "never took a step") for rank in members if rank not in heard}
     here = {rank: how for rank, how in silent.items() if rank not in told.elsewhere}
@@ -328,13 +367,19 @@ def is_behind(other: Episode, wait: Episode) -> bool:
 
 
 def is_mismatch(other: Episode, wait: Episode) -> bool:
-    """True if both are in the same call by number, but in different functions."""
+    """True if both are in the same call by number, but in different functions, or with tensors of different sizes."""
     return (
         other.call_number is not None
         and other.group == wait.group
         and other.call_number == wait.call_number
-        and other.current_operation != wait.current_operation
+        and (other.current_operation != wait.current_operation or has_other_size(other, wait))
     )
+
+
+def has_other_size(other: Episode, wait: Episode) -> bool:
+    """True if both are in the same function, with as many tensors of different sizes or types."""
+    here, there = wait.sizes, other.sizes
+    return None not in (here, there) and other.seen.op == wait.seen.op and here != there
 
 
 def _is_crossed(other: Episode, wait: Episode) -> bool:
@@ -362,6 +407,7 @@ def _is_waiting_along(other: Episode, wait: Episode) -> bool:
         other.state == wait.state
         and other.current_operation == wait.current_operation
         and other.call_number == wait.call_number
+        and not has_other_size(other, wait)
     )
 
 

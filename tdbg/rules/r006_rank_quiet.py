@@ -38,7 +38,8 @@ class RankQuiet(Rule):
     torch's flight recorder), since when, the number of the call on its group, and the stacks of all its
     threads. Of ranks that were quiet at the same time, those in a collective wait, and the one that is
     elsewhere, or still in an earlier call, is the one they wait for; of ranks in different calls, those that are
-    fewer. Where these are as many, neither is blamed. A rank that computes, saves, compiles or
+    fewer. Where these are as many, neither is blamed. The same goes for one function called with tensors of
+    different sizes. A rank that computes, saves, compiles or
     waits for the network is given more time. Where no rank is missed by the others, but none makes progress for
     four times as long, that is told. A wait that ended is told as `info`, one that never did as `error`, and
     one that comes after another by itself. With the flag DISTRIBUTED a busy rank is reported sooner, and where
@@ -194,7 +195,13 @@ class RankQuiet(Rule):
         if case.is_mutual:
             verb = "waited" if case.is_over else "wait"
             title = (
-                f"{format_ranks({*missing, *waiters})} {verb} for each other in different collectives, for"
+                f"{format_ranks({*missing, *waiters})} {verb} for each other in {_name_difference(case)}, for"
+                f" {case.lasted_s:.0f} s {since}: {_describe_both(case)}"
+            )
+        elif case.differs_in_size:
+            called, wait = "called" if case.is_over else "calls" if len(missing) == 1 else "call", first.seen
+            title = (
+                f"{format_ranks(missing)} {called} {wait.op} with tensors of another size than {waiting}, which {verb} for"
                 f" {case.lasted_s:.0f} s {since}: {_describe_both(case)}"
             )
         elif case.missing:
@@ -215,9 +222,7 @@ class RankQuiet(Rule):
             rank=missing[0],
             phase="collective",
             evidence=[*lines, *([f"stacks: {join_limited(files, 6)}"] if files else [])],
-            cause=_explain_mutual_wait(case)
-            if case.is_mutual
-            else "that rank is busy elsewhere, left the loop, or took another branch than the others",
+            cause=_explain_case(case),
             try_next=ADVICE_ON_MUTUAL_WAIT
             if case.is_mutual
             else f"look at the stacks of rank {missing[0]}"
@@ -286,7 +291,25 @@ def _describe_episode(episode: Episode) -> str:
 
 def _describe_both(case: Case) -> str:
     """``rank 1 in barrier (train.py:9 in main), rank 0 in all_reduce (train.py:5 in main)``."""
-    return ", ".join(f"rank {one.rank} {one.describe_place()}" for one in (case.missing[0], case.first_wait))
+    both, sized = (case.missing[0], case.first_wait), case.differs_in_size
+    return ", ".join(f"rank {one.rank} {one.describe_place(sized=sized)}" for one in both)
+
+
+def _name_difference(case: Case) -> str:
+    if case.differs_in_size:
+        return f"{case.first_wait.seen.op} with tensors of different sizes"
+    return "different collectives"
+
+
+def _explain_case(case: Case) -> str:
+    if case.differs_in_size:
+        return (
+            "the ranks pass tensors of different sizes to the same call: a batch that is smaller on one rank, or"
+            " parameters that only some of them have"
+        )
+    if case.is_mutual:
+        return _explain_mutual_wait(case)
+    return "that rank is busy elsewhere, left the loop, or took another branch than the others"
 
 
 def _explain_mutual_wait(case: Case) -> str:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tdbg.core.events import Observation
+from tdbg.core.ranges import unpack_numbers
 from tdbg.probes.hang import hang_watch
 from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
 from tdbg.probes.hang.collective_status import CollectiveStatus, GroupNames, RunningCall, read_status
@@ -213,6 +214,36 @@ def test_the_call_that_has_not_ended_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert names.find_running(late).number == 4, "as far as is known"
     for function, number in (("all_reduce", 5), ("barrier", 4), ("all_gather_object", 4)):
         assert names.find_running(late, function).number == number, "gloo says late what has ended: the stack knows"
+
+
+@pytest.mark.parametrize("members", [[0, 1], list(range(3, 67)), list(range(1, 400, 3)), [0, 1, *range(70, 300)]])
+def test_the_call_is_told_with_all_its_ranks_and_its_tensors(
+    monkeypatch: pytest.MonkeyPatch, members: list[int]
+) -> None:
+    tensors = {"input_sizes": [[8, 4], [], [0]], "input_dtypes": ["Float", "Long", "BFloat16"]}
+    entry = {"pg_id": 3, "collective_seq_id": 1, "process_group": ["17", "pair"], "profiling_name": "nccl:all_reduce"}
+    rows = {"entries": [entry | tensors]}
+    monkeypatch.setattr("tdbg.probes.hang.collective_status.read_flight_record", lambda calls: rows)
+    monkeypatch.setattr("tdbg.probes.hang.collective_status.group_members", lambda name: members)
+    names = GroupNames()
+    names.read_entries()
+    found = names.find_running(CollectiveStatus({"3": 1}, {"3": 0}))
+    assert found is not None and found.shapes == ["8x4 Float", "1 Long", "0 BFloat16"]
+    assert found.ranks == members[:64] and (found.rank_ranges is None) == (len(members) <= 64)
+    assert list(unpack_numbers(found.rank_ranges or "")) == (members if len(members) > 64 else [])
+
+
+@pytest.mark.parametrize("tensors", [{}, {"input_sizes": 3}, {"input_sizes": [[1]] * 9, "input_dtypes": ["Float"] * 9}])
+def test_tensors_that_are_many_or_not_on_record_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, tensors: dict[str, Any]
+) -> None:
+    entry = {"pg_id": 3, "collective_seq_id": 1, "process_group": ["17", "pair"], "profiling_name": "nccl:all_reduce"}
+    rows = {"entries": [entry | tensors]}
+    monkeypatch.setattr("tdbg.probes.hang.collective_status.read_flight_record", lambda calls: rows)
+    names = GroupNames()
+    names.read_entries()
+    found = names.find_running(CollectiveStatus({"3": 1}, {"3": 0}))
+    assert found is not None and found.shapes is None
 
 
 @pytest.mark.parametrize(

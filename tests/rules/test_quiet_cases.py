@@ -189,6 +189,88 @@ def test_what_else_comes_while_a_hang_lasts_belongs_to_it(make_stream: Any) -> N
     assert found.rank == 0
 
 
+# tensors of different sizes
+
+
+def emit_calls(run: Stream, shapes: list[list[str] | None], op: str = "all_reduce") -> list[str]:
+    """All ranks wait in the same call for more than a minute."""
+    folders = begin_ranks(run, len(shapes))
+    for rank, (folder, shape) in enumerate(zip(folders, shapes, strict=True)):
+        call = {"op": op, "group": "world", "size": len(shapes), "number": 9, "shapes": shape, "alike": 3}
+        values = {"state": "collective", "counts": {"world": 9}, "quiet_s": 62.0, "limit_s": 15.0, **call}
+        values |= {"began_t": run.t, "where": "train.py:41 in main"}
+        run.emit_events(folder, make_seen("QUIET", 7, run.t + 62.0 + rank / 100, values))
+    return folders
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+@pytest.mark.parametrize("other", [["5 Float"], ["8x5 Float"], ["8x4 Half"], ["8x4 Float", "1 Float"]])
+@pytest.mark.parametrize("op", ["all_reduce", "broadcast", "_all_gather_base", "_reduce_scatter_base"])
+def test_a_rank_that_calls_with_another_size_is_named(make_stream: Any, ranks: int, other: list[str], op: str) -> None:
+    run, odd = make_stream(), ranks - 2
+    emit_calls(run, [other if rank == odd else ["8x4 Float"] for rank in range(ranks)], op)
+    assert [one.rank for one in run.list_live_findings()] == [odd]
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.title.startswith(f"rank {odd} calls {op} with tensors of another size than ranks 0")
+    assert (
+        f"rank {odd} in {op} of {', '.join(other)} (train.py:41 in main), rank 0 in {op} of 8x4 Float (" in found.title
+    )
+    assert "network" not in found.cause and "different sizes" in found.cause
+
+
+def test_of_two_ranks_with_different_sizes_neither_is_blamed(make_stream: Any) -> None:
+    run = make_stream()
+    emit_calls(run, [["4 Float"], ["5 Float"]])
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.title.startswith(
+        "ranks 0-1 wait for each other in all_reduce with tensors of different sizes, for 62 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "other"),
+    [
+        ("all_reduce", ["32 Float"]),  # as many elements
+        ("all_reduce", ["4x8 Float"]),
+        ("all_reduce", None),  # of an older tdbg
+        ("all_gather", ["5 Float"]),  # parts may differ
+        ("all_to_all", ["5 Float"]),
+        ("reduce_scatter", ["5 Float"]),
+        ("gather", ["5 Float"]),
+        ("scatter", ["0 Float"]),
+        ("barrier", []),
+    ],
+)
+def test_where_sizes_may_differ_no_rank_is_named(make_stream: Any, op: str, other: list[str] | None) -> None:
+    run = make_stream()
+    emit_calls(run, [["8x4 Float"], ["8x4 Float"], other], op)
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.rank is None and found.title.startswith("no rank has made progress for 62 s")
+
+
+# groups of more than 64 ranks
+
+
+@pytest.mark.parametrize("hung", [0, 63, 64, 65, 130, 198])
+@pytest.mark.parametrize("ranges", ["0-198:2", None])
+def test_a_rank_far_back_in_its_group_is_a_member(make_stream: Any, hung: int, ranges: str | None) -> None:
+    """Of the 200 ranks those with even numbers are in the group; without ranges the first 64 are known."""
+    run = make_stream()
+    folders = [run.begin_rank(rank, world=200) for rank in range(200)]
+    members, hung = list(range(0, 200, 2)), hung // 2 * 2
+    call = {"op": "all_reduce", "group": "7", "size": 100, "number": 9, "ranks": members[:64], "rank_ranges": ranges}
+    for rank in {hung, 2, 66, 1}:
+        values = {"state": "collective", "counts": {"7": 9}, **call} if rank != hung else {"state": "elsewhere"}
+        values = {"state": "elsewhere"} if rank == 1 else values
+        if values["state"] == "elsewhere":
+            values["counts"] = {"7": 8} if rank == hung else {"8": 3}
+        values |= {"began_t": run.t, "quiet_s": 16.0, "limit_s": 15.0, "where": "train.py:41 in main"}
+        run.emit_events(folders[rank], make_seen("QUIET", 7, run.t + 16.0, values))
+    run.record_exit(-15)
+    (found,) = [one for one in run.list_live_findings() if one.code == CODE]
+    assert found.rank == hung and " does not come to all_reduce" in found.title
+
+
 # many ranks
 
 

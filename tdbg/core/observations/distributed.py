@@ -154,6 +154,10 @@ class QuietRank(_OfGroups):
     group: str | None = doc("process group of that function")
     size: int | None = doc("ranks of that group")
     ranks: list[int] | None = doc("the ranks of that group, if it is not the world; at most 64")
+    rank_ranges: str | None = doc(
+        "all ranks of that group where they are more, such as 0-63,128-1016:8 (first-last:step)"
+    )
+    shapes: list[str] | None = doc("shape and type of each tensor that the function was called with, at most eight")
     number: int | None = doc(
         "number of the call on the group, from 1, where all ranks count from the group's beginning"
     )

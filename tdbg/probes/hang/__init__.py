@@ -147,6 +147,8 @@ class Hang(Probe):
             group=call.group or None if call else None,
             size=call.size if call else None,
             ranks=call.ranks if call else None,
+            rank_ranges=call.rank_ranges if call else None,
+            shapes=call.shapes if call else None,
             number=call.number or None if call else None,
             counts=look.counts,
             quiet_s=round(found.quiet_s, 3),
