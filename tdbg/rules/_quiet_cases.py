@@ -15,6 +15,8 @@ from tdbg.core.tables import join_limited
 MAX_KINDS = 512  # of waits that were over before the newest began
 MAX_COUNTS = 8  # groups whose calls a rank tells
 ALL_QUIET = 4.0  # times its limit: so long every rank must have made no progress, where none is missed by the others
+SILENT = {"collective": 4.0, "init": 16.0}  # times its limit: so long a rank gives no sign of life while others wait
+GRACE_S, GAP_S, MAX_GAPS = 30.0, 25.0, 64  # signs of life come every 20 seconds or sooner
 WAITING = ("collective", "wait", "backward", "init", "device")
 SURE = ("collective", "init")  # the call itself has not returned
 ACTIVITIES = {
@@ -28,6 +30,7 @@ ACTIVITIES = {
     "command": "waiting for a command",
     "compute": "computing",
 }
+NO_SIGN = "no sign of life while the others wait"
 NAMED_STATES = {"init": "init_process_group", "backward": "backward", "device": "a collective on the device"}
 
 # Functions that every rank must call with as many elements of the same type; the others allow for parts of unequal size.
@@ -192,11 +195,42 @@ class Case(NamedTuple):
         return not self.is_over, self.is_certain, self.lasted_s, -self.first_wait.rank
 
 
+class SignsOfLife:
+    """When each rank wrote nothing for long: as it trains, or every 20 seconds while it does not."""
+
+    def __init__(self) -> None:
+        self._last_t: dict[tuple[int, int], float] = {}
+        self._gaps: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+
+    def add_sign(self, launch: int, rank: int, t: float) -> None:
+        """A rank wrote something."""
+        key = launch, rank
+        before = self._last_t.get(key, -math.inf)
+        if t - before >= GAP_S:
+            self._gaps[key] = [*self._gaps[key], (before, t)][-MAX_GAPS:]
+        self._last_t[key] = max(before, t)
+
+    def was_silent(self, rank: int, wait: Episode) -> bool:
+        """True if a rank gave no sign from the beginning of a wait on, for too long."""
+        times = SILENT.get(wait.state, math.inf)
+        since_t, until_t = (
+            wait.began_t + GRACE_S,
+            wait.began_t + max(times * (wait.seen.limit_s or math.inf), 2 * GRACE_S),
+        )
+        if wait.seen.alive_s is None or wait.began_t + wait.lasted_s < until_t:
+            return False
+        key = wait.launch, rank
+        gaps = [*self._gaps.get(key, ()), (self._last_t.get(key, -math.inf), math.inf)]
+        return any(begin <= since_t and end >= until_t for begin, end in gaps)
+
+
 class Others(NamedTuple):
     """What is known of ranks that told nothing of a wait."""
 
     endings: Mapping[int, str] = MappingProxyType({})
     elsewhere: frozenset[int] = frozenset()  # of other hosts, whose run directory is another
+    signs: SignsOfLife | None = None
+    world_size: int = 0
 
 
 @dataclass
@@ -339,13 +373,17 @@ def _find_silent_case(
 ) -> Iterator[Case]:
     """The case of ranks that told nothing, while these wait and nobody else is missing."""
     wait = waits[0]
-    if not over or wait.state not in SURE or all(one.over_t is not None for one in waits):
+    if wait.state not in SURE:
         return
-    members = wait.members or range(min(wait.seen.size or len(told.endings), MAX_RANKS))
+    members = wait.members or range(min(wait.seen.size or told.world_size or len(told.endings), MAX_RANKS))
     heard = {one.rank for one in (*waits, *others)}
     silent = {rank: told.endings.get(rank, "never took a step") for rank in members if rank not in heard}
+    if not over or all(one.over_t is not None for one in waits):  # else it is known that they did not come
+        longest = max(waits, key=lambda one: one.lasted_s)
+        mute = [rank for rank in silent if told.signs is not None and told.signs.was_silent(rank, longest)]
+        silent = dict.fromkeys(mute, NO_SIGN)
     here = {rank: how for rank, how in silent.items() if rank not in told.elsewhere}
-    if silent:
+    if silent and (here or over):
         yield Case(together, silent=here, elsewhere=() if here else sorted(silent))
 
 
@@ -421,6 +459,7 @@ class _Kind:
     until_t: float = 0.0
     is_related: bool = False  # someone seems to be what they wait for
     is_told: bool = False
+    silent_s: float = 0.0  # the wait that ranks without a sign of life were last looked for in
 
 
 class KindIndex:
@@ -440,7 +479,17 @@ class KindIndex:
             self.end_episode(episode)  # it was a wait when it was last told
             return is_behind_one
         kind = self._enter_kind(episode, episodes)
-        return is_behind_one or (kind.is_related and not kind.is_told)
+        may_be_silent = self._is_long(kind, episode)
+        return is_behind_one or ((kind.is_related or may_be_silent) and not kind.is_told)
+
+    @staticmethod
+    def _is_long(kind: _Kind, episode: Episode) -> bool:
+        """True if a wait is so long that a rank without a sign of life is told, and nobody looked since half as long."""
+        limit_s = SILENT.get(episode.state, math.inf) * (episode.seen.limit_s or math.inf)
+        if episode.seen.alive_s is None or episode.lasted_s < max(limit_s, 1.9 * kind.silent_s):
+            return False
+        kind.silent_s = episode.lasted_s
+        return True
 
     def _relate_to_waits(self, episode: Episode) -> bool:
         """True if waits that were not told seem to be waiting for this one."""

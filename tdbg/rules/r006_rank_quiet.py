@@ -4,17 +4,27 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
+from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.observations.distributed import QuietRank, RankResumed
-from tdbg.core.observations.hang import HungRank, HungRankResumed
+from tdbg.core.observations.hang import HungRank, HungRankResumed, RankAlive
 from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule, overwrite_finding
-from tdbg.rules._quiet_cases import ALL_QUIET, Case, Episode, Incident, KindIndex, Others, find_incidents
+from tdbg.rules._quiet_cases import (
+    ALL_QUIET,
+    NO_SIGN,
+    Case,
+    Episode,
+    Incident,
+    KindIndex,
+    Others,
+    SignsOfLife,
+    find_incidents,
+)
 from tdbg.rules.text import format_ranks, get_kept_path
-from tdbg.rules.view import ProcessView, View, get_launch_number
+from tdbg.rules.view import ProcessView, View, find_ranks_elsewhere, get_launch_number
 
 MAX_EPISODES = 64  # of one process
 MAX_FINDINGS = 4  # times at which the job was held up, each told by itself: what still goes on, then the longest
@@ -41,7 +51,8 @@ class RankQuiet(Rule):
     fewer. Where these are as many, neither is blamed. The same goes for one function called with tensors of
     different sizes. A rank that computes, saves, compiles or
     waits for the network is given more time. Where no rank is missed by the others, but none makes progress for
-    four times as long, that is told. A wait that ended is told as `info`, one that never did as `error`, and
+    four times as long, that is told; so is a rank that gives no sign of life for as long while others wait for
+    it. A wait that ended is told as `info`, one that never did as `error`, and
     one that comes after another by itself. With the flag DISTRIBUTED a busy rank is reported sooner, and where
     torch keeps no flight recorder (gloo before torch 2.9, mpi) the collective is known from the calls that
     Python makes.
@@ -59,7 +70,8 @@ class RankQuiet(Rule):
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
     command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles; never
-    for one that is in a debugger. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
+    for one that is in a debugger. Four times for a rank without a sign of life, 16 times before the process group
+    is there. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
     seconds.
     """
 
@@ -72,13 +84,15 @@ class RankQuiet(Rule):
         "TD-R002",
         Link("TD-R003", least=-1),
     )  # whoever ends a job that hangs, and the timeout of a collective
-    listens = (Start, Observation)
-    observes = (QuietRank, RankResumed, HungRank, HungRankResumed)
+    listens = (Start, Step, Observation)
+    observes = (QuietRank, RankResumed, HungRank, HungRankResumed, RankAlive)
     needs = Needs(observations=(HungRank,), ranks=2)  # the probe `hang` also emits QuietRank
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
         self._world_size = 0
+        self._starts: dict[tuple[int, int], Start] = {}  # by launch and rank
+        self._signs = SignsOfLife()
         self._episodes: dict[str, list[Episode]] = {}
         self._index = KindIndex()
         self._quiet_s: dict[int, float] = {}  # rank -> how long it has been quiet by now, in limits
@@ -86,12 +100,16 @@ class RankQuiet(Rule):
         self._told: set[int] = set()  # episodes of all that were given out, by identity
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if process.rank is None or not process.is_rank:
+            return ()
         if isinstance(event, Start):
-            self._launches[process.label] = get_launch_number(process, event)
-            self._world_size = max(self._world_size, event.world_size)
+            self._add_start(process, process.rank, event)
+        self._signs.add_sign(self._launches.get(process.label, process.attempt), process.rank, event.t)
+        if isinstance(event, Step):
+            return ()
         quiet = QuietRank.from_event(event) or HungRank.from_event(event)
         resumed = RankResumed.from_event(event) or HungRankResumed.from_event(event)
-        if process.rank is None or not process.is_rank or (quiet is None and resumed is None):
+        if quiet is None and resumed is None:
             return ()
         kept = self._episodes.setdefault(process.label, [])
         is_due = quiet is not None and self._add_quiet(kept, process, event.t, quiet)
@@ -99,7 +117,19 @@ class RankQuiet(Rule):
             kept[-1].over_t, kept[-1].lasted_s = event.t, resumed.quiet_s
             self._quiet_s.pop(process.rank, None)
             is_due = self._index.end_episode(kept[-1])
-        return self._update_findings(Others(), over=False) if is_due else ()
+        return self._update_findings(self._describe_others(process), over=False) if is_due else ()
+
+    def _add_start(self, process: ProcessDir, rank: int, start: Start) -> None:
+        launch = self._launches[process.label] = get_launch_number(process, start)
+        self._world_size = max(self._world_size, start.world_size)
+        self._starts[launch, rank] = start
+
+    def _describe_others(self, process: ProcessDir) -> Others:
+        """What is known of the other ranks while the run goes on."""
+        newest = max((launch for launch, _ in self._starts), default=0)
+        starts = [start for (launch, _), start in self._starts.items() if launch == newest]
+        elsewhere = frozenset(find_ranks_elsewhere(process.run, starts))
+        return Others(elsewhere=elsewhere, signs=self._signs, world_size=self._world_size)
 
     def _add_quiet(self, kept: list[Episode], process: ProcessDir, t: float, seen: QuietRank) -> bool:
         """Keep it; True if it may be the last thing that was missing to name a rank."""
@@ -135,7 +165,8 @@ class RankQuiet(Rule):
         endings = {
             found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
         }
-        return self._update_findings(Others(endings, frozenset(view.list_ranks_elsewhere())), over=view.over)
+        others = Others(endings, frozenset(view.list_ranks_elsewhere()), self._signs, self._world_size)
+        return self._update_findings(others, over=view.over)
 
     def _update_findings(self, others: Others, *, over: bool) -> list[Finding]:
         """A finding for each time at which the job was held up; those given out are kept up to date.
@@ -150,16 +181,18 @@ class RankQuiet(Rule):
         free = list(self._given)
         rest: list[Incident] = []
         for incident in told:
-            same = [given for given in free if not given.episodes.isdisjoint(incident.episodes)]
-            for given in same:  # several, if another rank knew later that they are one: the verdict lists equals once
-                free.remove(given)
-                self._amend(given, incident, over)
-            if not same:
+            same = next((given for given in free if not given.episodes.isdisjoint(incident.episodes)), None)
+            if same is None:
                 rest.append(incident)
+            else:
+                free.remove(same)
+                self._amend(same, incident, over)
         for incident in rest:
             news += self._place_incident(incident, free, over)
         for given in self._given:
             self._told |= given.episodes
+        # Several turned out to be one, or a rank that seemed to give no sign of life had not been read yet.
+        self.withdrawn = [given.finding for given in free]
         return news
 
     def _place_incident(self, incident: Incident, free: list[_Given], over: bool) -> list[Finding]:
@@ -204,6 +237,8 @@ class RankQuiet(Rule):
                 f"{format_ranks(missing)} {called} {wait.op} with tensors of another size than {waiting}, which {verb} for"
                 f" {case.lasted_s:.0f} s {since}: {_describe_both(case)}"
             )
+        elif NO_SIGN in case.silent.values():
+            title += f": {'it gave' if len(missing) == 1 else 'they gave'} no sign of life"
         elif case.missing:
             title += f": {'it was' if case.is_over else 'it is'} {case.missing[0].describe_place()}"
         lines = [
@@ -309,6 +344,11 @@ def _explain_case(case: Case) -> str:
         )
     if case.is_mutual:
         return _explain_mutual_wait(case)
+    if NO_SIGN in case.silent.values():
+        return (
+            "that rank is stopped, in native code that holds Python's lock, has ended, or has not come so far (a download,"
+            " an import)"
+        )
     return "that rank is busy elsewhere, left the loop, or took another branch than the others"
 
 

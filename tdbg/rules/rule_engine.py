@@ -148,9 +148,14 @@ class RuleEngine:
             unarmed = signals.find_unarmed(card.needed_probes, card.needed_ranks, needs_training=card.needs_training)
         return [] if unarmed is None else [(card.code, unarmed)]
 
+    def _list_confirmed(self) -> list[Finding]:
+        """The findings but for those that their rule took back."""
+        withdrawn = {id(finding) for rule in self._rules.values() for finding in rule.withdrawn}
+        return [finding for finding in self.findings if id(finding) not in withdrawn]
+
     def _draw_verdict(self) -> Verdict:
         view = self.view
-        order = order_findings(_drop_repeated(self.findings))
+        order = order_findings(self._list_confirmed())
         corrections = correct_live_findings(self.run, order.findings)
         checks = [
             (card, partial(self._check_card, card)) for card in self._cards if card.code not in self._failed_codes
@@ -418,14 +423,6 @@ def _format_profile_line(view: View) -> str:
         return ""
     more = f": `tdbg trace show {view.run.path}`" if any(known) else ""
     return f"{clip_text(merge_profiles(recorded), 180)}{more}"
-
-
-def _drop_repeated(findings: Sequence[Finding]) -> list[Finding]:
-    """Each finding once: a rule makes those equal that turn out to be one."""
-    kept: dict[str, Finding] = {}
-    for finding in findings:
-        kept.setdefault(repr(finding.as_dict()), finding)
-    return list(kept.values())
 
 
 def _read_signals(view: View) -> Signals:

@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tdbg.core.events import Observation
 from tdbg.core.ranges import unpack_numbers
-from tdbg.probes.hang import hang_watch
+from tdbg.probes.hang import find_given_rank, hang_watch
 from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
 from tdbg.probes.hang.collective_status import CollectiveStatus, GroupNames, RunningCall, read_status
 from tdbg.probes.hang.hang_watch import HangWatch, Look, Standstill
@@ -38,10 +38,17 @@ class Clock:
         self.told: list[tuple[float, Standstill]] = []
         self.resumed: list[float] = []
         self.lines: list[object] = []
+        self.evaluations = 0
+        self.signs: list[float] = []  # when it gave one of life
         monkeypatch.setattr(hang_watch, "read_status", lambda: self.status)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.watch = HangWatch(
-            BASE_S, lambda: (self.steps, self.steps), self._keep_told, self.resumed.append, self.lines.append
+            BASE_S,
+            lambda: (self.steps, self.steps, self.evaluations),
+            self._keep_told,
+            self.resumed.append,
+            self.lines.append,
+            report_alive=lambda where: self.signs.append(self.now),
         )
         monkeypatch.setattr(self.watch, "_read_look", lambda status: self._make_look())
         self.watch.check_progress(self.now)
@@ -171,6 +178,45 @@ def test_another_collective_is_another_place(clock: Clock) -> None:
     assert not clock.told
     clock.pass_time(4.0)
     assert len(clock.told) == 1
+
+
+@pytest.mark.parametrize(
+    "activity", ["checkpoint", "compile", "network", "command", "import", "compute", "debugger", "evaluation"]
+)
+def test_who_makes_no_training_step_gives_signs_of_life(clock: Clock, activity: str) -> None:
+    """Others may wait for it; and the rules tell of ranks that give none."""
+    clock.look["activity"] = activity
+    begun = clock.now
+    for _ in range(50):
+        clock.evaluations += activity == "evaluation"
+        clock.pass_time(2.0)
+    assert not clock.told and [round(t - begun) for t in clock.signs] == [20, 40, 60, 80, 100]
+
+
+def test_who_trains_or_is_told_to_stand_still_gives_no_other_sign(clock: Clock) -> None:
+    for _ in range(30):
+        clock.go_on()
+        clock.pass_time(4.0)
+    assert not clock.signs
+    clock.pass_time(300.0)
+    assert len(clock.told) == 5 and not clock.signs
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "given"),
+    [
+        (("gloo",), {"rank": 1, "world_size": 4}, (1, 4)),
+        (("gloo", "tcp://localhost:1", None, 4, 3), {}, (3, 4)),
+        (("gloo",), {}, None),
+        (("gloo",), {"rank": -1, "world_size": -1}, None),
+        (("gloo",), {"rank": 0, "world_size": 1}, None),
+        (("gloo",), {"rank": "1", "world_size": 4}, None),
+    ],
+)
+def test_the_rank_that_a_program_gives_to_torch_is_known(
+    args: tuple[object, ...], kwargs: dict[str, object], given: tuple[int, int] | None
+) -> None:
+    assert find_given_rank(args, kwargs) == given
 
 
 # what is read

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from streams import Stream
 
-from tdbg.core.events import Finding, Observation, Start
+from tdbg.core.events import Finding, Observation, Start, Step
 from tdbg.core.observations.hang import HungRank
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.rules._quiet_cases import Case, Episode, KindIndex, Others, find_cases
@@ -187,6 +187,90 @@ def test_what_else_comes_while_a_hang_lasts_belongs_to_it(make_stream: Any) -> N
     assert len(run.list_live_findings()) == 1
     (found,) = find_hangs(run.judge_stream(-15).findings)
     assert found.rank == 0
+
+
+# ranks without a sign of life
+
+
+def emit_silence(
+    run: Stream, ranks: int, silent: int, *, state: str = "collective", signs: str = "", alive_s: float | None = 20.0
+) -> list[str]:
+    """All but one wait for 256 s. signs: of life that the one gives."""
+    folders = begin_ranks(run, ranks) if state == "collective" else [run.begin_rank(0, world=ranks)] * ranks
+    run.t = began_t = run.t + 1
+    rows = []
+    call = {"op": "all_reduce", "group": "world", "size": ranks, "number": 9, "counts": {"world": 9}}
+    for rank in range(ranks) if state == "collective" else [0]:
+        for after_s in (16.0, 32.0, 64.0, 128.0, 256.0) if rank != silent else ():
+            values = {"state": state, "began_t": began_t, "quiet_s": after_s, "limit_s": 15.0, "alive_s": alive_s}
+            values |= call if state == "collective" else {"size": ranks}
+            rows.append((began_t + after_s + rank / 100, rank, make_seen("QUIET", 3, 0.0, values)))
+    for number in range(1, 13) if signs else ():
+        sign = Step(step=3 + number, loss=2.0, phase="eval") if signs == "steps" else make_seen("ALIVE", 3, 0.0, {})
+        rows.append((began_t + 21.5 * number, silent, sign))
+    for t, rank, event in sorted(rows, key=lambda row: row[0]):
+        event.t = t
+        run.emit_events(folders[rank], event)
+    run.t = began_t + 257
+    return folders
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_rank_that_writes_nothing_is_named_while_others_wait_for_it(make_stream: Any, ranks: int, ends: bool) -> None:
+    run, silent = make_stream(), ranks // 2
+    folders = emit_silence(run, ranks, silent)
+    (live,) = run.list_live_findings()
+    assert live.rank == silent and live.severity == "warning"
+    assert "have waited" in live.title or "has waited for 64 s" in live.title
+    assert live.title.endswith(": it gave no sign of life")
+    for folder in folders if ends else ():
+        run.emit_events(folder, make_seen("RESUMED", 3, run.t, {"quiet_s": 257.0}))
+        run.emit_steps(folder, [2.0], first=3)
+        run.end_process(folder, 3)
+    (found,) = find_hangs(run.judge_stream(0 if ends else -15).findings)
+    assert found.rank == silent and found.severity == ("info" if ends else "error")
+
+
+def test_a_rank_that_never_came_to_the_process_group_is_named(make_stream: Any) -> None:
+    run = make_stream()
+    emit_silence(run, 2, 1, state="init")
+    (live,) = run.list_live_findings()
+    assert live.rank == 1 and "where rank 0 has waited for 256 s" in live.title and "init_process_group" in live.title
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.rank == 1 and "rank 1: never took a step" in found.evidence
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("signs", ["steps", "alive"])
+def test_a_rank_that_is_at_work_is_not_named(make_stream: Any, ranks: int, signs: str) -> None:
+    """It evaluates, saves, compiles, loads, or is in a debugger, for minutes."""
+    run = make_stream()
+    folders = emit_silence(run, ranks, 1, signs=signs)
+    assert not run.list_live_findings()
+    for folder in folders:
+        run.emit_events(folder, make_seen("RESUMED", 3, run.t, {"quiet_s": 257.0}))
+        run.emit_steps(folder, [2.0], first=30)
+        run.end_process(folder, 30)
+    assert not find_hangs(run.judge_stream(0).findings)
+
+
+def test_of_an_older_tdbg_no_signs_of_life_are_expected(make_stream: Any) -> None:
+    run = make_stream()
+    emit_silence(run, 2, 1, alive_s=None)
+    assert not run.list_live_findings()
+
+
+def test_ranks_of_another_host_give_their_signs_elsewhere(make_stream: Any) -> None:
+    run = make_stream()
+    zero = run.begin_rank(0, world=2, local_rank=0, env={"LOCAL_WORLD_SIZE": "1"})
+    call = {"op": "all_reduce", "group": "world", "size": 2, "number": 9, "counts": {"world": 9}, "alive_s": 20.0}
+    for after_s in (16.0, 64.0, 256.0):
+        values = {"state": "collective", "began_t": run.t, "quiet_s": after_s, "limit_s": 15.0, **call}
+        run.emit_events(zero, make_seen("QUIET", 3, run.t + after_s, values))
+    assert not run.list_live_findings()
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.rank is None and "of another host" in found.title
 
 
 # tensors of different sizes

@@ -171,6 +171,7 @@ class QuietRank(_OfGroups):
     )
     alike: int | None = doc("earlier calls of that function with tensors of the same sizes, as far as torch keeps them")
     limit_s: float | None = doc("seconds without progress after which it is reported without the flag DISTRIBUTED")
+    alive_s: float | None = doc("seconds without a training step after which a rank gives a sign of life; None: never")
     stacks: str | None = doc("the file with the stacks of all threads")
     flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
 
