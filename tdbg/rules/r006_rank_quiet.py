@@ -49,13 +49,12 @@ class RankQuiet(Rule):
     threads. Of ranks that were quiet at the same time, those in a collective wait, and the one that is
     elsewhere, or still in an earlier call, is the one they wait for; of ranks in different calls, those that are
     fewer. Where these are as many, neither is blamed. The same goes for one function called with tensors of
-    different sizes. A rank that computes, saves, compiles or
-    waits for the network is given more time. Where no rank is missed by the others, but none makes progress for
-    four times as long, that is told; so is a rank that gives no sign of life for as long while others wait for
-    it. A wait that ended is told as `info`, one that never did as `error`, and
-    one that comes after another by itself. With the flag DISTRIBUTED a busy rank is reported sooner, and where
-    torch keeps no flight recorder (gloo before torch 2.9, mpi) the collective is known from the calls that
-    Python makes.
+    different sizes. A rank that computes, saves, compiles or waits for the network is given more time. Where no
+    rank is missed by the others, but none makes progress for four times as long, that is told; so is a rank that
+    gives no sign of life for as long while others wait for it: each gives one every 20 seconds at least. A wait
+    that ended is told as `info`, one that never did as `error`, and one that comes after another by itself. With
+    the flag DISTRIBUTED a busy rank is reported sooner, and where torch keeps no flight recorder (gloo before
+    torch 2.9, mpi) the collective is known from the calls that Python makes.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
     which did not come.
