@@ -1,7 +1,8 @@
 """Ranges of steps and ranks, as people write them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.tables import format_count
@@ -41,3 +42,36 @@ def format_ranges(ranges: Sequence[tuple[int, int]]) -> str:
     return (
         f"{shown} and {format_count(len(ranges) - SHOWN_RANGES, 'more range')}" if len(ranges) > SHOWN_RANGES else shown
     )
+
+
+def pack_numbers(numbers: Iterable[int]) -> str:
+    """Numbers as ``0-63,70,128-1016:8``: of more than two at equal distances the first, the last and the distance."""
+    parts: list[list[int]] = []  # first, last, distance, how many
+    for number in sorted(set(numbers)):
+        last = parts[-1] if parts else None
+        if last is not None and (last[3] == 1 or number - last[1] == last[2]):
+            last[1:] = [number, number - last[1], last[3] + 1]
+        elif last is not None and last[3] == 2:  # two are no range
+            parts[-1:] = [[last[0], last[0], 0, 1], [last[1], number, number - last[1], 2]]
+        else:
+            parts.append([number, number, 0, 1])
+    return ",".join(_format_part(*part) for part in parts)
+
+
+def _format_part(first: int, last: int, distance: int, count: int) -> str:
+    if count <= 2:
+        return str(first) if count == 1 else f"{first},{last}"
+    return f"{first}-{last}" + (f":{distance}" if distance > 1 else "")
+
+
+@lru_cache(maxsize=256)
+def unpack_numbers(text: str) -> tuple[int, ...]:
+    """The numbers that `pack_numbers` wrote; what is no range is left out, and so is all beyond `MAX_RANKS`."""
+    return tuple(number for part in text.split(",") for number in _iter_part(part))[:MAX_RANKS]
+
+
+def _iter_part(part: str) -> Iterator[int]:
+    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", part.strip(), re.ASCII)
+    if match is not None:
+        first, last = int(match[1]), int(match[2] or match[1])
+        yield from range(first, last + 1, max(int(match[3] or 1), 1))[:MAX_RANKS]

@@ -32,8 +32,16 @@ LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty
 CHUNK_BYTES = 1 << 20
 MAX_CHUNKS = 4  # of one file in one poll, so that a flood does not hold up the others
 MAX_LINE_BYTES = 16 << 20
-# The follower sleeps this many times as long as it worked, at least: many ranks make it slower, not dearer.
+# The follower sleeps this many times as long as it worked, so that it costs little; but no longer than it may come late
+# with a finding. What is read late costs the same: on a job that writes more, it works as long as that takes.
 REST = 100
+SHORT_REST_S = 2.0
+LEAST_REST, LONGEST_REST_S = 4, 10.0  # times as long as it worked, where that is more: a fifth of a core
+
+
+def compute_rest_s(work_s: float) -> float:
+    """How long the follower sleeps after a look that took so much CPU time."""
+    return min(REST * work_s, max(SHORT_REST_S, LEAST_REST * work_s), LONGEST_REST_S)
 
 
 class Tail:
@@ -188,7 +196,7 @@ class Follower:
                 self.poll_events()
                 with guarded("what other systems have in /proc", self._stop_sampling):
                     self._sample(self._find_rank_pids())
-                rested_at = time.monotonic() + REST * (time.thread_time() - begun)
+                rested_at = time.monotonic() + compute_rest_s(time.thread_time() - begun)
                 self._reply()
                 while not self._ending.wait(POLL_S) and time.monotonic() < rested_at:
                     self._reply()

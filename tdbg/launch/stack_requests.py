@@ -3,6 +3,8 @@
 import contextlib
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ ANSWER_S = 2.0  # a process that is stopped, or in an uninterruptible wait, does
 LOOK_S = 0.05  # without a byte more: the dump is complete
 MAX_BYTES = 4 << 20
 MAX_WORKERS = 64
+MAX_THREADS = 64
 
 
 class Stacks(NamedTuple):
@@ -35,22 +38,32 @@ def collect_stacks(run: RunDir) -> Stacks:
     snapshot = read_snapshot(run)
     found: list[ThreadStack] = []
     silent: dict[str, str] = {}
+    asked: list[RankState] = []
     number = find_signal_number(snapshot.settings.stack_signal)
     for rank in snapshot.live:
         why = _explain_refusal(rank, snapshot.settings, number)
         if why:
             silent[f"rank {rank.rank}"] = why
             continue
-        assert rank.pid is not None
-        file = rank.process.path / STACKS_NOW
-        for name, pid in [(f"rank {rank.rank}", rank.pid), *_list_workers(rank.pid, rank.rank, number)]:
-            text = _ask_process(pid, number, file)
-            found += parse_dump(text, name)
-            if not text:
-                silent[name] = f"process {pid} did not answer within {ANSWER_S:g} s"
+        asked.append(rank)
+    with ThreadPoolExecutor(
+        max(min(len(asked), MAX_THREADS), 1)
+    ) as pool:  # the stacks of one moment, and a wait in all
+        answers = [answer for answers in pool.map(partial(_ask_rank, number=number), asked) for answer in answers]
+    for name, pid, text in answers:
+        found += parse_dump(text, name)
+        if not text:
+            silent[name] = f"process {pid} did not answer within {ANSWER_S:g} s"
     if found or silent:
         return Stacks(time.time(), True, found, silent)
     return _read_kept(run)
+
+
+def _ask_rank(rank: RankState, number: int) -> list[tuple[str, int, str]]:
+    """Name, process and answer of a rank and of its workers, one after the other: they write into one file."""
+    file, pid = rank.process.path / STACKS_NOW, rank.pid or 0
+    processes = [(f"rank {rank.rank}", pid), *_list_workers(pid, rank.rank, number)]
+    return [(name, process, _ask_process(process, number, file)) for name, process in processes]
 
 
 def _explain_refusal(rank: RankState, settings: Settings, number: int) -> str:

@@ -49,6 +49,8 @@ class Rule(RuleBase[Signals]):
     listens: ClassVar[tuple[type[Event], ...]] = ()  # the events `feed` is called for
     grade: ClassVar[str] = ""  # how sure its findings are, if neither they nor what was observed say
     observes: ClassVar[tuple[type[Observed], ...]] = ()  # of observations those of these classes; none given: all
+    # Findings that were given out, and that what was read later does not bear out: the verdict leaves them out.
+    withdrawn: Sequence[Finding] = ()
     _renamed = {"found": "make_finding", "once": "report_once"}
 
     def __init_subclass__(cls, **options: object) -> None:

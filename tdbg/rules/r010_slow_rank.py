@@ -1,7 +1,7 @@
 """TD-R010: one rank is slower than the others, which wait for it."""
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,6 +30,10 @@ ALONE = 0.75  # of all delays
 ONSET = 0.25  # of the usual extra time: what is less is noise of before
 GROWTH = 2.0
 LINE_SHARE = 0.1
+AS_SLOW, AS_FAST = (
+    0.5,
+    0.25,
+)  # of the extra time of the slowest rank: all of a set have more, and no other rank that much
 MAX_LOOKS = 200_000  # of all ranks together: more are thinned out
 
 NAMES = {
@@ -57,12 +61,23 @@ class Phases(NamedTuple):
     rest: float
 
 
-class _Slow(NamedTuple):
-    """The rank that is waited for in one step, in which phase, and for how many milliseconds."""
+class Slow(NamedTuple):
+    """The ranks that are waited for in one step, in which phase, and for how many milliseconds."""
 
-    rank: int
+    ranks: tuple[int, ...]
     phase: str
     ms: float
+
+    def includes(self, named: "Named | None") -> bool:
+        """True if these ranks are among them, in this phase."""
+        return named is not None and self.phase == named.phase and set(named.ranks) <= set(self.ranks)
+
+
+class Named(NamedTuple):
+    """Ranks that are slow again and again, and in which phase."""
+
+    ranks: tuple[int, ...]
+    phase: str
 
 
 class _Look(NamedTuple):
@@ -71,14 +86,18 @@ class _Look(NamedTuple):
     t: float  # when it was done
     step_ms: float
     ranks: dict[int, Phases]
-    slow: _Slow | None
+    slow: Slow | None
+
+    def has_hit(self, named: Named | None) -> bool:
+        """True if these ranks were slow in it."""
+        return self.slow is not None and self.slow.includes(named)
 
 
 @dataclass
 class _Group:
     looks: list[_Look] = field(default_factory=list)
     sample: StepSample = field(default_factory=StepSample)
-    named: tuple[int, str] | None = None
+    named: Named | None = None
     bursts_due: int = 2 * WINDOW  # so many looks until bursts are looked for: all of them are gone through
     # Rank -> its delays in steps right after one on record. Where only every second step is, ranks that are slow in turns
     # look like one that always is.
@@ -86,14 +105,19 @@ class _Group:
 
     def has_hits(self) -> bool:
         """True if a look of the rank that is named is left."""
-        return any(look.slow is not None and look.slow[:2] == self.named for look in self.looks)
+        return any(look.has_hit(self.named) for look in self.looks)
 
-    def reject_turns(self, named: tuple[int, str] | None) -> tuple[int, str] | None:
+    def add_adjacent(self, slow: Slow) -> None:
+        """Count a delay of a step right after one on record, in equal parts."""
+        for rank in slow.ranks:
+            self.adjacent_ms[rank].append(slow.ms / len(slow.ranks))
+
+    def reject_turns(self, named: Named | None) -> Named | None:
         """None where adjacent steps show that other ranks are as slow."""
-        if named is None or sum(map(len, self.adjacent_ms.values())) < WINDOW:
+        if named is None or sum(map(len, self.adjacent_ms.values())) < WINDOW * len(named.ranks):
             return named
         total_ms = sum(map(sum, self.adjacent_ms.values()))
-        return named if sum(self.adjacent_ms[named[0]]) >= ALONE * total_ms else None
+        return named if sum(sum(self.adjacent_ms[rank]) for rank in named.ranks) >= ALONE * total_ms else None
 
     def thin_out(self) -> None:
         """Keep half of the looks, each for the steps since the one before."""
@@ -113,32 +137,43 @@ def _read_phases(event: Step) -> Phases | None:
     return Phases._make([*parts, max(event.step_ms - sum(parts), 0.0)])
 
 
-def find_slow_rank(ranks: dict[int, Phases], waits_in: frozenset[str]) -> _Slow | None:
-    """The rank that the others wait for in this step.
+def find_slow_ranks(ranks: dict[int, Phases], waits_in: frozenset[str]) -> Slow | None:
+    """The rank that the others wait for in this step, or several that are as slow.
 
     waits_in: phases that hold a collective. What takes longer on a rank in any other phase than on the median one (of two,
     the faster) must be found again in those of the others; a difference that nobody waits for is another kind of work.
     """
-    best: _Slow | None = None
+    best: Slow | None = None
     waited = {rank: sum(getattr(phases, name) for name in waits_in) for rank, phases in ranks.items()}
     for phase in Phases._fields:
         if phase in waits_in:
             continue
         times = {rank: float(getattr(phases, phase)) for rank, phases in ranks.items()}
         usual = statistics.median_low(times.values())
-        for rank, ms in times.items():
-            extra = ms - usual
-            if extra < LEAST_MS or (best is not None and extra <= best.ms):
+        extra = {rank: ms - usual for rank, ms in times.items()}
+        for rank, ms in extra.items():
+            if ms < LEAST_MS or (best is not None and ms <= best.ms):
                 continue
-            others = statistics.median(ms for who, ms in waited.items() if who != rank)
-            if others - waited[rank] >= WAITED * extra:
-                best = _Slow(rank, phase, extra)
+            others = statistics.median(spent for who, spent in waited.items() if who != rank)
+            if others - waited[rank] >= WAITED * ms:
+                best = Slow(_find_as_slow(extra, waited, rank), phase, ms)
     return best
+
+
+def _find_as_slow(extra: dict[int, float], waited: dict[int, float], slowest: int) -> tuple[int, ...]:
+    """The ranks that are about as slow as one, if all others are much faster and wait; else that one alone."""
+    found = [rank for rank, ms in extra.items() if ms >= AS_SLOW * extra[slowest] or rank == slowest]
+    others = [rank for rank in extra if rank not in found]
+    if len(found) == 1 or not others or max(extra[rank] for rank in others) > AS_FAST * extra[slowest]:
+        return (slowest,)
+    usual = statistics.median(waited[rank] for rank in others)
+    victims = all(usual - waited[rank] >= WAITED * extra[rank] for rank in found)
+    return tuple(sorted(found)) if victims else (slowest,)
 
 
 @RULES.add
 class SlowRank(Rule):
-    """Says which rank the others wait for, in which part of its step, and for how long.
+    """Says which rank, or which ranks, the others wait for, in which part of its step, and for how long.
 
     What it does: Puts the times of the same step side by side over all ranks: loader, forward pass,
     backward pass, update, and the rest. Where one rank takes longer than the median rank in a phase
@@ -146,9 +181,10 @@ class SlowRank(Rule):
     DistributedDataParallel in the backward pass; where the program averages gradients itself, after it),
     that rank is the cause and they are its victims. It speaks when that is the same rank and phase in 9 of
     12 steps on record, for a fifth of the step and 5 ms; or where such steps, if seldom, add a second and
-    15 % of the time. Where samples of that rank's host, taken by the supervisor, show something out of the
-    ordinary since it became slow, a line says what: a CPU quota, more threads than CPUs, other processes, memory
-    pressure, swap, the disk, a lower CPU frequency.
+    15 % of the time. Several ranks, half of all at most, that are about as slow while all others are much
+    faster are named together, and with their host if they are all of its ranks. Where samples of that rank's
+    host, taken by the supervisor, show something out of the ordinary since it became slow, a line says what: a
+    CPU quota, more threads than CPUs, other processes, memory pressure, swap, the disk, a lower CPU frequency.
 
     Why it matters: Every step takes as long as that of the slowest rank. On N ranks one slow loader, host
     or logger wastes N times what it costs, and no rank's own figures show it: they all report the same
@@ -187,6 +223,7 @@ class SlowRank(Rule):
         self._lines: defaultdict[int, dict[int, dict[str, float]]] = defaultdict(
             dict
         )  # launch -> rank -> line -> share
+        self._hosts: defaultdict[int, dict[int, str]] = defaultdict(dict)  # launch -> rank -> its host
         self._groups: defaultdict[GroupKey, _Group] = defaultdict(_Group)
         self._given: list[Finding] = []
         self._view: View | None = None  # of the whole run, at its end
@@ -195,7 +232,9 @@ class SlowRank(Rule):
         if isinstance(event, Start):
             self._looks.record_launch(process, event)
             self._world[process.label] = event.world_size
-            self._launches[process.label] = get_launch_number(process, event)
+            launch = self._launches[process.label] = get_launch_number(process, event)
+            if process.rank is not None and process.is_rank:
+                self._hosts[launch][process.rank] = event.host
             if event.device.get("type", "cpu") != "cpu":
                 self._on_device.add(self._launches[process.label])
         elif isinstance(event, Step):
@@ -239,13 +278,13 @@ class SlowRank(Rule):
         if key.launch in self._on_device:
             waits_in = frozenset(Phases._fields) - {"data"}
         step_ms = statistics.median(map(sum, ranks.values()))
-        slow = find_slow_rank(ranks, waits_in)
+        slow = find_slow_ranks(ranks, waits_in)
         steps = step - group.looks[-1].step if group.looks else 1
         group.looks.append(_Look(step, steps, t, step_ms, ranks, slow if slow and slow.ms >= SHARE * step_ms else None))
         if len(group.looks) > limit_steps(MAX_LOOKS, len(ranks)):
             group.thin_out()
         if slow is not None and steps == 1:
-            group.adjacent_ms[slow.rank].append(slow.ms)
+            group.add_adjacent(slow)
         if group.named is None:
             group.named = self._confirm(key, group, _find_steady(group.looks[-WINDOW:]))
             if group.named is None and len(group.looks) >= group.bursts_due:
@@ -255,11 +294,12 @@ class SlowRank(Rule):
                 return self.report_once(self._given, self._make_slow_finding(key, group, group.named))
         return ()
 
-    def _confirm(self, key: GroupKey, group: _Group, named: tuple[int, str] | None) -> tuple[int, str] | None:
+    def _confirm(self, key: GroupKey, group: _Group, named: Named | None) -> Named | None:
         """None where ranks are slow in turns, or where an accelerator still had work while its host waited for a batch."""
         named = group.reject_turns(named)
-        is_idle = named is None or key.launch not in self._on_device or named[0] in self._starved[key.launch]
-        return named if is_idle else None
+        if named is None or key.launch not in self._on_device or self._starved[key.launch].issuperset(named.ranks):
+            return named
+        return None
 
     def finish(self, view: View) -> Iterable[Finding]:
         self._view = view
@@ -268,7 +308,7 @@ class SlowRank(Rule):
                 group.named = self._confirm(key, group, _find_bursts(group.looks))
                 if group.named is not None:
                     yield from self.report_once(self._given, self._make_slow_finding(key, group, group.named))
-            elif group.has_hits() and self._given and self._given[0].rank == group.named[0]:
+            elif group.has_hits() and self._given and self._given[0].rank == group.named.ranks[0]:
                 overwrite_finding(self._given[0], self._make_slow_finding(key, group, group.named))
 
     def _describe_host(self, rank: int, since_t: float) -> list[str]:
@@ -281,43 +321,62 @@ class SlowRank(Rule):
         samples = read_samples(self._view.run, found.start.host)
         return describe_pressure(samples, rank, since_t, found.start.env.get("OMP_NUM_THREADS", ""))
 
-    def _make_slow_finding(self, key: GroupKey, group: _Group, named: tuple[int, str]) -> Finding:
-        rank, phase = named
+    def _name_ranks(self, launch: int, ranks: tuple[int, ...]) -> str:
+        """``rank 3``, ``ranks 4-7``, or ``host b (ranks 4-7)`` where these are all of its ranks, and there are others."""
+        hosts = self._hosts[launch]
+        own = {hosts.get(rank, "") for rank in ranks}
+        is_host = len(ranks) > 1 and len(own) == 1 and sum(host in own for host in hosts.values()) == len(ranks)
+        return f"host {own.pop()} ({format_ranks(ranks)})" if is_host and "" not in own else format_ranks(ranks)
+
+    def _make_slow_finding(self, key: GroupKey, group: _Group, named: Named) -> Finding:
+        ranks, phase = named
         since = _find_onset(group.looks, named)
         compared = [look for look in group.looks if look.step >= since]
-        hits = [look for look in compared if look.slow is not None and look.slow[:2] == named]
+        hits = [look for look in compared if look.has_hit(named)]
         extra = [look.slow.ms for look in hits if look.slow is not None]
         share = sum(look.steps * look.slow.ms for look in hits if look.slow is not None) / _sum_time(compared)
-        others = [who for who in compared[-1].ranks if who != rank]
+        others = [who for who in compared[-1].ranks if who not in ranks]
+        who, is_one = self._name_ranks(key.launch, ranks), len(ranks) == 1
+        is_single = is_one or who.startswith("host ")
+        where = NAMES[phase] if is_single else NAMES[phase].replace(" its ", " their ")
         return self.make_finding(
-            f"rank {rank} is slow {NAMES[phase]}, and {format_ranks(others)} {'wait' if len(others) > 1 else 'waits'} for it:"
+            f"{who} {'is' if is_single else 'are'} slow {where}, and {format_ranks(others)}"
+            f" {'wait' if len(others) > 1 else 'waits'} for {'it' if is_single else 'them'}:"
             f" {_format_course(extra, hits, compared)}, {share:.0%} of the step time, since step {since}",
             first_step=since,
-            rank=rank,
+            rank=ranks[0],
             phase="input" if phase == "data" else "",
             evidence=[
-                *_format_lines(self._lines[key.launch], rank),
-                *self._describe_host(rank, compared[0].t),
-                _format_medians(f"rank {rank}", [look.ranks[rank] for look in hits]),
+                *_format_lines(self._lines[key.launch], ranks),
+                *self._describe_host(ranks[0], compared[0].t),
+                _format_medians(format_ranks(ranks), [look.ranks[who] for look in hits for who in ranks]),
                 _format_medians(format_ranks(others), [look.ranks[who] for look in hits for who in others]),
                 f"compared in {format_count(len(compared), 'step')} on record of all ranks",
             ],
-            cause=f"this rank has more work {NAMES[phase].replace(' its ', ' the ')} than the others, or a slower host",
-            try_next=ADVICE[phase],
+            cause=f"{'this rank has' if is_one else 'these ranks have'} more work {NAMES[phase].replace(' its ', ' the ')}"
+            " than the others, or a slower host",
+            try_next=ADVICE[phase]
+            if is_one
+            else "look at what these ranks have in common: their host (other load, CPU quota, clock frequency), their data",
         )
 
 
-def _find_steady(looks: list[_Look]) -> tuple[int, str] | None:
-    hits = [look.slow[:2] for look in looks if look.slow is not None]
-    named = max(hits, key=hits.count, default=None)
-    return named if named is not None and hits.count(named) >= HITS else None
+def _find_steady(looks: list[_Look]) -> Named | None:
+    """The ranks that were slow in most of these steps, in one phase."""
+    hits = Counter((rank, look.slow.phase) for look in looks if look.slow is not None for rank in look.slow.ranks)
+    found = [one for one, count in hits.items() if count >= HITS]
+    if not found:
+        return None
+    phase = max(found, key=hits.__getitem__)[1]
+    named = Named(tuple(sorted(rank for rank, where in found if where == phase)), phase)
+    return named if sum(look.has_hit(named) for look in looks) >= HITS else None
 
 
-def _find_bursts(looks: list[_Look]) -> tuple[int, str] | None:
-    lost: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
+def _find_bursts(looks: list[_Look]) -> Named | None:
+    lost: defaultdict[Named, list[float]] = defaultdict(list)
     for look in looks:
         if look.slow is not None:
-            lost[look.slow[:2]].append(look.steps * look.slow.ms)
+            lost[Named(look.slow.ranks, look.slow.phase)].append(look.steps * look.slow.ms)
     named = max(lost, key=lambda one: sum(lost[one]), default=None)
     if named is None or len(looks) < 2 * WINDOW or len(lost[named]) < BURSTS:
         return None
@@ -332,10 +391,10 @@ def _sum_time(looks: list[_Look]) -> float:
     return sum(look.steps * look.step_ms for look in looks)
 
 
-def _find_onset(looks: list[_Look], named: tuple[int, str]) -> int:
+def _find_onset(looks: list[_Look], named: Named) -> int:
     """The first step from which on it is the same rank and phase in most steps; of bursts the first."""
-    usual = statistics.median(look.slow.ms for look in looks if look.slow is not None and look.slow[:2] == named)
-    hits = [look.slow is not None and look.slow[:2] == named and look.slow.ms >= ONSET * usual for look in looks]
+    usual = statistics.median(look.slow.ms for look in looks if look.slow is not None and look.has_hit(named))
+    hits = [look.slow is not None and look.has_hit(named) and look.slow.ms >= ONSET * usual for look in looks]
     for at, hit in enumerate(hits):
         if hit and sum(hits[at : at + WINDOW]) * 3 >= 2 * len(hits[at : at + WINDOW]):
             return looks[at].step
@@ -361,9 +420,10 @@ def _format_medians(who: str, rows: list[Phases]) -> str:
     return f"{who}: {', '.join(parts)} ms (medians)"
 
 
-def _format_lines(shares: dict[int, dict[str, float]], rank: int) -> list[str]:
-    """The line at which this rank is more often than the median of the others, if one stands out."""
-    own, others = shares.get(rank, {}), [lines for who, lines in shares.items() if who != rank]
+def _format_lines(shares: dict[int, dict[str, float]], ranks: tuple[int, ...]) -> list[str]:
+    """The line at which the first of these ranks is more often than the median of the others, if one stands out."""
+    rank = ranks[0]
+    own, others = shares.get(rank, {}), [lines for who, lines in shares.items() if who not in ranks]
     if not own or not others:
         return []
     usual = {line: statistics.median(lines.get(line, 0.0) for lines in others) for line in own}

@@ -123,8 +123,13 @@ class RuleEngine:
         return (self._rules[card.code],)
 
     def _add_findings(self, found: list[Finding]) -> list[Finding]:
-        kept = found[: max(MAX_FINDINGS - len(self.findings), 0)]
-        self.findings += kept
+        """Keep those that are new; a rule may give out one that it gave before, which then says something else."""
+        kept: list[Finding] = []
+        for finding in found:
+            is_known = any(finding is one for one in self.findings)
+            if is_known or len(self.findings) < MAX_FINDINGS:
+                kept.append(finding)
+                self.findings += [] if is_known else [finding]
         return kept
 
     def _switch_off(self, rule: Rule | RuleCard, error: Exception) -> None:
@@ -143,9 +148,14 @@ class RuleEngine:
             unarmed = signals.find_unarmed(card.needed_probes, card.needed_ranks, needs_training=card.needs_training)
         return [] if unarmed is None else [(card.code, unarmed)]
 
+    def _list_confirmed(self) -> list[Finding]:
+        """The findings but for those that their rule took back."""
+        withdrawn = {id(finding) for rule in self._rules.values() for finding in rule.withdrawn}
+        return [finding for finding in self.findings if id(finding) not in withdrawn]
+
     def _draw_verdict(self) -> Verdict:
         view = self.view
-        order = order_findings(self.findings)
+        order = order_findings(self._list_confirmed())
         corrections = correct_live_findings(self.run, order.findings)
         checks = [
             (card, partial(self._check_card, card)) for card in self._cards if card.code not in self._failed_codes

@@ -3,6 +3,7 @@
 import math
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -369,12 +370,9 @@ class View:
         """
         ranks = [found for found in self.list_rank_processes() if found.start is not None]
         newest = max((found.launch for found in ranks), default=0)
-        starts = [found.start for found in ranks if found.start is not None and found.launch == newest]
-        spans = {_find_agent_span(start) for start in starts}
-        if not spans or None in spans or 1 + count_joined_agents(self.run) > len(spans):
-            return []
-        here = {rank for span in spans if span is not None for rank in span}
-        return [rank for rank in range(min(max(start.world_size for start in starts), MAX_RANKS)) if rank not in here]
+        return find_ranks_elsewhere(
+            self.run, [found.start for found in ranks if found.start is not None and found.launch == newest]
+        )
 
     @staticmethod
     def _is_counted(found: ProcessView) -> bool:
@@ -480,6 +478,15 @@ class View:
         if self.is_gone(found):
             return "cut off"
         return "no end seen" if self.over else "running"
+
+
+def find_ranks_elsewhere(run: RunDir, starts: Sequence[Start]) -> list[int]:
+    """Ranks of hosts with a run directory of their own. starts: of the ranks of one launch, one of each."""
+    spans = {_find_agent_span(start) for start in starts}
+    if not spans or None in spans or 1 + count_joined_agents(run) > len(spans):
+        return []
+    here = {rank for span in spans if span is not None for rank in span}
+    return [rank for rank in range(min(max(start.world_size for start in starts), MAX_RANKS)) if rank not in here]
 
 
 def _find_agent_span(start: Start) -> range | None:

@@ -108,6 +108,7 @@ class Monitor(State):
         self.folder = folder
         self.end_process = end_process
         self.rank = rank
+        self.given_rank: tuple[int, int] | None = None  # and the world size, as the program gives them to torch
         self.world_size = 1
         self.roots = Roots(failed)
         self.catalog = catalog

@@ -14,7 +14,7 @@ from tdbg.core.events import End, Observation, Plan, Step, Trigger, encode
 from tdbg.core.rundir import EVENTS, ProcessDir
 from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.progress import Progress
-from tdbg.launch.run_follower import FINDINGS, Follower, Tail
+from tdbg.launch.run_follower import FINDINGS, POLL_S, Follower, Tail, compute_rest_s
 
 
 @pytest.fixture
@@ -412,3 +412,45 @@ def test_an_agent_that_joined_keeps_no_findings(run_stream):
     emit_nan_run(run_stream)
     make_follower(run_stream, speaks=False).poll_events()
     assert not (run_stream.run.path / FINDINGS).exists()
+
+
+EVENT_S = 65e-6  # CPU time that the follower takes for an event
+
+
+def follow_rate(rate: float) -> tuple[float, float]:
+    """How late the follower comes, in seconds, and its share of a core, on a job that writes so many events a second."""
+    late_s, work_s = POLL_S, 0.0
+    for _ in range(200):
+        work_s = rate * late_s * EVENT_S
+        late_s = work_s + max(compute_rest_s(work_s), POLL_S)
+    return late_s, work_s / late_s
+
+
+@pytest.mark.parametrize("rate", [1, 20, 100, 150, 200, 500, 1000, 3000, 8000])
+def test_on_a_busy_job_findings_are_not_late(rate):
+    late_s, share = follow_rate(rate)
+    assert share <= 1.01 * rate * EVENT_S and late_s < (2.5 if rate <= 2000 else 25.0)
+
+
+def test_after_a_backlog_a_hang_is_told_at_once(run_stream):
+    """The first look takes a third of a second."""
+    folders = [run_stream.begin_rank(rank, world=2) for rank in (0, 1)]
+    for folder in folders:
+        run_stream.emit_steps(folder, [2.0] * 3000)
+    told, stopped = threading.Event(), threading.Event()
+    follower = Follower(
+        run_stream.run,
+        Settings(stop_on=["TD-R006"]),
+        lambda why: stopped.set(),
+        alert=lambda finding: told.set(),
+        speaks=False,
+    )
+    follower.start_thread()
+    wait_for(lambda: len(follower.judge.view.processes) == 2 and follower.judge.view.processes["rank0001"].step >= 3000)
+    time.sleep(1.0)  # it rests
+    for folder, state, count in zip(folders, ("collective", "elsewhere"), (9, 8), strict=True):
+        values = {"state": state, "op": "all_reduce", "number": count, "counts": {"world": count}, "quiet_s": 16.0}
+        values["began_t"] = run_stream.t - 16.0
+        run_stream.emit_events(folder, Observation(probe="hang", part="QUIET", step=3001, text="-", values=values))
+    assert told.wait(6.0) and stopped.wait(1.0)
+    follower.finish_run(-15)

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tdbg.core.events import Observation
-from tdbg.probes.hang import hang_watch
+from tdbg.core.ranges import unpack_numbers
+from tdbg.probes.hang import find_given_rank, hang_watch
 from tdbg.probes.hang.activity import find_distributed_call, iter_frames, make_stack_key, name_activity
 from tdbg.probes.hang.collective_status import CollectiveStatus, GroupNames, RunningCall, read_status
 from tdbg.probes.hang.hang_watch import HangWatch, Look, Standstill
@@ -37,10 +38,17 @@ class Clock:
         self.told: list[tuple[float, Standstill]] = []
         self.resumed: list[float] = []
         self.lines: list[object] = []
+        self.evaluations = 0
+        self.signs: list[float] = []  # when it gave one of life
         monkeypatch.setattr(hang_watch, "read_status", lambda: self.status)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.watch = HangWatch(
-            BASE_S, lambda: (self.steps, self.steps), self._keep_told, self.resumed.append, self.lines.append
+            BASE_S,
+            lambda: (self.steps, self.steps, self.evaluations),
+            self._keep_told,
+            self.resumed.append,
+            self.lines.append,
+            report_alive=lambda where: self.signs.append(self.now),
         )
         monkeypatch.setattr(self.watch, "_read_look", lambda status: self._make_look())
         self.watch.check_progress(self.now)
@@ -172,6 +180,45 @@ def test_another_collective_is_another_place(clock: Clock) -> None:
     assert len(clock.told) == 1
 
 
+@pytest.mark.parametrize(
+    "activity", ["checkpoint", "compile", "network", "command", "import", "compute", "debugger", "evaluation"]
+)
+def test_who_makes_no_training_step_gives_signs_of_life(clock: Clock, activity: str) -> None:
+    """Others may wait for it; and the rules tell of ranks that give none."""
+    clock.look["activity"] = activity
+    begun = clock.now
+    for _ in range(50):
+        clock.evaluations += activity == "evaluation"
+        clock.pass_time(2.0)
+    assert not clock.told and [round(t - begun) for t in clock.signs] == [20, 40, 60, 80, 100]
+
+
+def test_who_trains_or_is_told_to_stand_still_gives_no_other_sign(clock: Clock) -> None:
+    for _ in range(30):
+        clock.go_on()
+        clock.pass_time(4.0)
+    assert not clock.signs
+    clock.pass_time(300.0)
+    assert len(clock.told) == 5 and not clock.signs
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "given"),
+    [
+        (("gloo",), {"rank": 1, "world_size": 4}, (1, 4)),
+        (("gloo", "tcp://localhost:1", None, 4, 3), {}, (3, 4)),
+        (("gloo",), {}, None),
+        (("gloo",), {"rank": -1, "world_size": -1}, None),
+        (("gloo",), {"rank": 0, "world_size": 1}, None),
+        (("gloo",), {"rank": "1", "world_size": 4}, None),
+    ],
+)
+def test_the_rank_that_a_program_gives_to_torch_is_known(
+    args: tuple[object, ...], kwargs: dict[str, object], given: tuple[int, int] | None
+) -> None:
+    assert find_given_rank(args, kwargs) == given
+
+
 # what is read
 
 
@@ -213,6 +260,36 @@ def test_the_call_that_has_not_ended_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert names.find_running(late).number == 4, "as far as is known"
     for function, number in (("all_reduce", 5), ("barrier", 4), ("all_gather_object", 4)):
         assert names.find_running(late, function).number == number, "gloo says late what has ended: the stack knows"
+
+
+@pytest.mark.parametrize("members", [[0, 1], list(range(3, 67)), list(range(1, 400, 3)), [0, 1, *range(70, 300)]])
+def test_the_call_is_told_with_all_its_ranks_and_its_tensors(
+    monkeypatch: pytest.MonkeyPatch, members: list[int]
+) -> None:
+    tensors = {"input_sizes": [[8, 4], [], [0]], "input_dtypes": ["Float", "Long", "BFloat16"]}
+    entry = {"pg_id": 3, "collective_seq_id": 1, "process_group": ["17", "pair"], "profiling_name": "nccl:all_reduce"}
+    rows = {"entries": [entry | tensors]}
+    monkeypatch.setattr("tdbg.probes.hang.collective_status.read_flight_record", lambda calls: rows)
+    monkeypatch.setattr("tdbg.probes.hang.collective_status.group_members", lambda name: members)
+    names = GroupNames()
+    names.read_entries()
+    found = names.find_running(CollectiveStatus({"3": 1}, {"3": 0}))
+    assert found is not None and found.shapes == ["8x4 Float", "1 Long", "0 BFloat16"]
+    assert found.ranks == members[:64] and (found.rank_ranges is None) == (len(members) <= 64)
+    assert list(unpack_numbers(found.rank_ranges or "")) == (members if len(members) > 64 else [])
+
+
+@pytest.mark.parametrize("tensors", [{}, {"input_sizes": 3}, {"input_sizes": [[1]] * 9, "input_dtypes": ["Float"] * 9}])
+def test_tensors_that_are_many_or_not_on_record_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, tensors: dict[str, Any]
+) -> None:
+    entry = {"pg_id": 3, "collective_seq_id": 1, "process_group": ["17", "pair"], "profiling_name": "nccl:all_reduce"}
+    rows = {"entries": [entry | tensors]}
+    monkeypatch.setattr("tdbg.probes.hang.collective_status.read_flight_record", lambda calls: rows)
+    names = GroupNames()
+    names.read_entries()
+    found = names.find_running(CollectiveStatus({"3": 1}, {"3": 0}))
+    assert found is not None and found.shapes is None
 
 
 @pytest.mark.parametrize(

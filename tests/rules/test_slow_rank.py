@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,7 @@ from tdbg.core.observations.hang import TrainingLines
 from tdbg.core.observations.rank_batches import BatchChecksums
 from tdbg.core.rundir import PRESSURE, ProcessDir
 from tdbg.rules import r010_slow_rank
-from tdbg.rules.r010_slow_rank import Phases, find_slow_rank
+from tdbg.rules.r010_slow_rank import Phases, find_slow_ranks
 from tdbg.rules.rule_engine import RuleEngine, judge_run
 
 BASE = Phases(data=1.0, forward=20.0, backward=20.0, update=1.0, rest=8.0)
@@ -39,6 +39,8 @@ def play_ranks(
     steps: int = 60,
     recorded: Callable[[int], bool] = lambda step: True,
     also: Mapping[int, Observation] = MappingProxyType({}),
+    hosts: Sequence[str] = (),
+    draw_noise: Callable[[random.Random], float] = random.Random.random,
 ) -> Stream:
     """A synchronous job. extra(step, rank): the phase that takes longer, and by how many milliseconds.
 
@@ -46,7 +48,7 @@ def play_ranks(
     """
     draw = random.Random(0)
     waits_in = "backward" if wrapped else "rest"
-    names = [run.begin_rank(rank, ranks) for rank in range(ranks)]
+    names = [run.begin_rank(rank, ranks, host=hosts[rank] if hosts else HOST) for rank in range(ranks)]
     for rank, name in enumerate(names):
         seen = BatchChecksums(
             group=list(range(ranks)), names=["x"], checksums=[str(rank)], wrapped=wrapped, is_split=split
@@ -55,7 +57,7 @@ def play_ranks(
     for step in filter(recorded, range(1, steps + 1)):
         rows = []
         for rank in range(ranks):
-            row = {phase: ms * (1 + noise * draw.random()) for phase, ms in BASE._asdict().items()}
+            row = {phase: ms * (1 + noise * draw_noise(draw)) for phase, ms in BASE._asdict().items()}
             phase, ms = extra(step, rank)
             rows.append({**row, phase: row[phase] + ms})
         slowest = max(sum(row.values()) for row in rows)
@@ -173,8 +175,8 @@ def test_the_line_that_only_the_slow_rank_is_at_is_told(make_stream):
 
 def test_of_two_ranks_the_faster_one_is_the_measure():
     ranks = {0: BASE._replace(backward=50.0), 1: BASE._replace(forward=50.0)}
-    slow = find_slow_rank(ranks, frozenset({"backward"}))
-    assert slow is not None and slow[:2] == (1, "forward") and slow.ms == 30.0
+    slow = find_slow_ranks(ranks, frozenset({"backward"}))
+    assert slow is not None and slow[:2] == ((1,), "forward") and slow.ms == 30.0
 
 
 @pytest.mark.parametrize("most", [200_000, 400])
@@ -249,3 +251,71 @@ def test_what_presses_on_the_host_of_the_slow_rank_is_told(make_stream: Callable
     write_samples(run, HOST, onset_t, 0.3)
     (found,) = find_slow(run)
     assert not [line for line in found.evidence if "host" in line]
+
+
+# several slow ranks
+
+
+@pytest.mark.parametrize("slow", [(4, 5, 6, 7), (0, 2), (1, 3, 5), (0, 1, 2, 3)])
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("phase", ["data", "forward"])
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+def test_ranks_that_are_equally_slow_are_named_together(make_stream, slow, wrapped, phase, noise):
+    run = play_ranks(
+        make_stream(),
+        lambda step, rank: (phase, 40.0 * (rank in slow and step >= 20)),
+        ranks=8,
+        wrapped=wrapped,
+        noise=noise,
+    )
+    (found,) = find_slow(run)
+    listed = {(4, 5, 6, 7): "ranks 4-7", (0, 2): "ranks 0, 2", (1, 3, 5): "ranks 1, 3, 5", (0, 1, 2, 3): "ranks 0-3"}
+    assert found.title.startswith(f"{listed[slow]} are slow in their "), found.title
+    assert re.search(r" wait for them: (39|4\d)", found.title) and found.rank == slow[0] and 18 <= found.first_step <= 21
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+def test_a_host_whose_ranks_are_all_slow_is_named(make_stream, ranks):
+    hosts = ["a"] * (ranks // 2) + ["b"] * (ranks // 2)
+    run = play_ranks(
+        make_stream(), lambda step, rank: ("forward", 40.0 * (hosts[rank] == "b")), ranks=ranks, hosts=hosts
+    )
+    (found,) = find_slow(run)
+    assert found.title.startswith(
+        f"host b (ranks {ranks // 2}-{ranks - 1}) is slow in its forward pass, and ranks 0-"
+    )
+
+
+def test_some_ranks_of_a_host_are_not_the_host(make_stream):
+    hosts = ["a", "a", "a", "b", "b", "b"]
+    run = play_ranks(make_stream(), lambda step, rank: ("forward", 40.0 * (rank in (3, 4))), ranks=6, hosts=hosts)
+    assert find_slow(run)[0].title.startswith("ranks 3-4 are slow in their forward pass")
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("draw_noise", [random.Random.random, lambda draw: draw.expovariate(2.0)])
+def test_noise_of_all_ranks_names_none(make_stream, ranks, noise, draw_noise):
+    extra = lambda step, rank: ("rest", 0.0)  # noqa: E731
+    run = play_ranks(make_stream(), extra, ranks=ranks, noise=noise, steps=300, draw_noise=draw_noise)
+    assert find_slow(run) == []
+
+
+@pytest.mark.parametrize("recorded", [1, 2])
+@pytest.mark.parametrize("sets", [[(0, 1), (2, 3)], [(0, 1, 2, 3), (4, 5, 6, 7)], [(0, 1), (2, 3), (4, 5), (6, 7)]])
+def test_ranks_that_are_slow_in_turns_are_nobody(make_stream, sets, recorded):
+    ranks = sets[-1][-1] + 1
+    run = play_ranks(
+        make_stream(),
+        lambda step, rank: ("forward", 40.0 * (rank in sets[step % len(sets)])),
+        ranks=ranks,
+        steps=200,
+        recorded=lambda step: step <= 50 or step % recorded == 0,
+    )
+    assert find_slow(run) == []
+
+
+def test_one_that_is_slow_beside_one_that_is_so_now_and_then_is_named_alone(make_stream):
+    extra = lambda step, rank: ("forward", 40.0 if rank == 1 else 30.0 * (rank == 5 and step % 2))  # noqa: E731
+    (found,) = find_slow(play_ranks(make_stream(), extra, ranks=8))
+    assert found.title.startswith("rank 1 is slow in its forward pass, and ranks 0, 2-7 wait for it")

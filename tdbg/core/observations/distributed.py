@@ -154,6 +154,10 @@ class QuietRank(_OfGroups):
     group: str | None = doc("process group of that function")
     size: int | None = doc("ranks of that group")
     ranks: list[int] | None = doc("the ranks of that group, if it is not the world; at most 64")
+    rank_ranges: str | None = doc(
+        "all ranks of that group where they are more, such as 0-63,128-1016:8 (first-last:step)"
+    )
+    shapes: list[str] | None = doc("shape and type of each tensor that the function was called with, at most eight")
     number: int | None = doc(
         "number of the call on the group, from 1, where all ranks count from the group's beginning"
     )
@@ -167,6 +171,7 @@ class QuietRank(_OfGroups):
     )
     alike: int | None = doc("earlier calls of that function with tensors of the same sizes, as far as torch keeps them")
     limit_s: float | None = doc("seconds without progress after which it is reported without the flag DISTRIBUTED")
+    alive_s: float | None = doc("seconds without a training step after which a rank gives a sign of life; None: never")
     stacks: str | None = doc("the file with the stacks of all threads")
     flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
 

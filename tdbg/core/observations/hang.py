@@ -19,6 +19,18 @@ class HungRankResumed(RankResumed):
     PROBE = "hang"
 
 
+class RankAlive(Observed):
+    """A rank that has not trained for a while is at work: no other probe may have anything to tell."""
+
+    PROBE, PART = "hang", "ALIVE"
+
+    where: str = doc("the program's own line that the training thread is at", "")
+
+    def text(self) -> str:
+        """``no training step for a while, at eval.py:41 in evaluate``."""
+        return f"no training step for a while, at {self.where}"
+
+
 class TrainingLines(Observed):
     """The lines of the program that the training thread was at, in some two seconds of training."""
 

@@ -169,7 +169,7 @@ class Rank:
             self.feed.record_event(event)
 
     def _become_rank(self) -> None:
-        rank, world_size = get_rank_and_world_size()
+        rank, world_size = get_rank_and_world_size(self.monitor.given_rank)
         self.monitor.rank, self.monitor.world_size = rank, world_size
         self.me.become_rank(rank, lambda attempt: self._build_start_event(rank, world_size, attempt))
         process = sys.modules.get("multiprocessing.process")
@@ -297,7 +297,7 @@ class Rank:
 
     def _speak_late(self) -> None:
         """The program had something written and never made a step: it is kept, unless a child was the rank."""
-        if not rank_folder(self.me.run_dir, get_rank_and_world_size()[0]).exists():
+        if not rank_folder(self.me.run_dir, get_rank_and_world_size(self.monitor.given_rank)[0]).exists():
             self.monitor.become_rank_now()
 
     def _record_uncaught(self) -> bool:
@@ -326,15 +326,17 @@ def _env_int(names: tuple[str, ...]) -> int | None:
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
-def get_rank_and_world_size() -> tuple[int, int]:
-    """(rank, world size): what torch.distributed says, else the launcher's variables, else 0 of 1.
+def get_rank_and_world_size(given: tuple[int, int] | None = None) -> tuple[int, int]:
+    """(rank, world size): what torch.distributed says, else what it is told by the program, the launcher; else 0 of 1.
 
-    How many tasks a scheduler starts (SLURM_NTASKS) does not say how many of them train together.
+    given: to `init_process_group`, which waits for the other ranks. How many tasks a scheduler starts (SLURM_NTASKS) does not say how many of them train together.
     """
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
+    if given is not None:
+        return given
     return env_rank(os.environ) or 0, _env_int(("WORLD_SIZE",)) or 1
 
 

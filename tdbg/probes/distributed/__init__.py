@@ -34,7 +34,7 @@ from tdbg.probes.distributed.collectives import (
     format_signature,
     measure_payload,
 )
-from tdbg.probes.hang.collective_status import RunningCall
+from tdbg.probes.hang.collective_status import RunningCall, pack_members
 from tdbg.runtime import thread_stacks
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.torch_compat import backend_timeout, ddp_figures
@@ -284,7 +284,7 @@ class Distributed(Probe):
         if name == WORLD:
             return Group(WORLD + again, dist.get_world_size(), order=order)
         ranks = dist.get_process_group_ranks(given)
-        return Group(name + again, len(ranks), ranks[:MAX_RANKS], order=order)
+        return Group(name + again, len(ranks), ranks[:MAX_RANKS], order=order, rank_ranges=pack_members(ranks))
 
     def _is_side(self, ident: int) -> bool:
         """True in a thread the program made beside training (a checkpoint being saved): its calls keep no step.
@@ -412,7 +412,9 @@ def _describe_call(entry: Entry) -> RunningCall:
         world_size = os.environ.get("WORLD_SIZE", "")
         return RunningCall(entry.op, size=int(world_size) if world_size.isdigit() else None)
     group = entry.group
-    return RunningCall(entry.op, group.name, entry.number, group.size, group.ranks or None)
+    return RunningCall(
+        entry.op, group.name, entry.number, group.size, group.ranks or None, rank_ranges=group.rank_ranges
+    )
 
 
 def _find_timeout_s(given: object) -> float | None:

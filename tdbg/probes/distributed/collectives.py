@@ -198,6 +198,7 @@ class Group:
     size: int
     ranks: list[int] = field(default_factory=list)  # of a group smaller than the world
     order: Order | None = None
+    rank_ranges: str | None = None  # all of them, where they are more than are listed
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from tdbg.core.observations.distributed import QuietRank, RankResumed
-from tdbg.core.observations.hang import HungRank, HungRankResumed, TrainingLines
+from tdbg.core.observations.hang import HungRank, HungRankResumed, RankAlive, TrainingLines
 from tdbg.core.rundir import env_rank
 from tdbg.probes import PROBES, Probe
 
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from tdbg.probes.hang.training_lines import Lines
 
 LIMIT = "DISTRIBUTED.hang_s"
+INIT_ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank")
+
+
+def find_given_rank(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[int, int] | None:
+    """The rank and world size that a program passes to `init_process_group`, where there are several ranks."""
+    given = {**dict(zip(INIT_ARGUMENTS, args, strict=False)), **kwargs}
+    rank, size = given.get("rank"), given.get("world_size")
+    if isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size and size > 1:
+        return rank, size
+    return None
 
 
 @PROBES.add
@@ -26,7 +36,8 @@ class Hang(Probe):
     Reads:  the counters of steps and updates; the number of the last collective of each process group, from torch's
             own flight recorder; the stack of the training thread. No function that a step calls is touched.
     Emits:  QUIET once a rank stands still, again after twice the time and so on, with the stacks of all threads in a
-            file; RESUMED when it goes on. From those of all ranks the rules name the one that the others wait for.
+            file; RESUMED when it goes on. ALIVE every 20 seconds while it makes no training step and is within its
+            limit. From those of all ranks the rules name the one that the others wait for.
             LINES now and then: the lines that the training thread was at in some two seconds.
     Cost:   a thread that looks every two seconds, 30 us each time, and 64 looks of 20 us for LINES, at ever longer
             intervals; none in a step.
@@ -37,7 +48,7 @@ class Hang(Probe):
 
     name = "hang"
     levels = ("basic", "advanced", "extreme")
-    observations = (HungRank, HungRankResumed, TrainingLines)
+    observations = (HungRank, HungRankResumed, RankAlive, TrainingLines)
 
     _home: int | None = None  # the thread that made the process group
     _watch: "HangWatch | None" = None
@@ -62,8 +73,11 @@ class Hang(Probe):
 
     def _init_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._home = get_ident()
-        if env_rank(os.environ) is not None and os.environ.get("WORLD_SIZE", "1") != "1":
-            self._start_watching()  # without a rank in the environment it is not known yet whose folder to write to
+        given = find_given_rank(args, kwargs)
+        if given is not None:
+            self.monitor.given_rank = given
+        if given is not None or (env_rank(os.environ) is not None and os.environ.get("WORLD_SIZE", "1") != "1"):
+            self._start_watching()  # without a rank it is not known yet whose folder to write to
 
     def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         import torch.distributed as dist
@@ -107,6 +121,7 @@ class Hang(Probe):
             lambda lines: self.guard.call_guarded(self._run_timed, self._emit_lines, lines),
             self._find_distributed,
             self._find_thread,
+            lambda where: self.guard.call_guarded(self._run_timed, self._emit_alive, where),
         )
         self._watch.start_watching()
 
@@ -131,6 +146,8 @@ class Hang(Probe):
     # from the thread that watches
 
     def _emit_hung(self, found: "Standstill") -> None:
+        from tdbg.probes.hang.hang_watch import ALIVE_S
+
         if not self.on:
             return
         self.monitor.become_rank_now()  # it may never come to its first step
@@ -147,6 +164,8 @@ class Hang(Probe):
             group=call.group or None if call else None,
             size=call.size if call else None,
             ranks=call.ranks if call else None,
+            rank_ranges=call.rank_ranges if call else None,
+            shapes=call.shapes if call else None,
             number=call.number or None if call else None,
             counts=look.counts,
             quiet_s=round(found.quiet_s, 3),
@@ -154,6 +173,7 @@ class Hang(Probe):
             activity=look.activity,
             alike=call.alike if call else None,
             limit_s=round(found.limit_s, 1),
+            alive_s=ALIVE_S,
             stacks=files.get("stacks"),
             flight=files.get("flight"),
         )
@@ -172,6 +192,11 @@ class Hang(Probe):
 
     def _emit_lines(self, lines: "Lines") -> None:
         self.emit(TrainingLines(lines=[list(line) for line in lines]), step=self.monitor.step + 1)
+
+    def _emit_alive(self, where: str) -> None:
+        if self.on:
+            self.monitor.become_rank_now()
+            self.emit(RankAlive(where=where), step=self.monitor.step + 1)
 
     def _emit_resumed(self, seconds: float) -> None:
         told, self._told = self._told, None

@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tdbg.core.ranges import pack_numbers
 from tdbg.runtime.flight_recorder import read_flight_record
 from tdbg.runtime.torch_compat import group_members
 
 WORLD = "world"  # as the probe `distributed` calls it
 WORLD_NAMES = ("0", "default_pg", "")
 MAX_GROUPS = 8
-MAX_RANKS = 64
+MAX_RANKS = 64  # that are listed; of more the ranges are kept
+MAX_TEXT = 4096
+MAX_TENSORS = 8  # of one call, whose sizes are told
 
 
 @dataclass(slots=True, frozen=True)
@@ -18,6 +21,7 @@ class RunningCall:
 
     number: of the call on its group, from 1; 0 if that is not known. alike: earlier calls of the same function with
     tensors of the same sizes, among the last ones that the recorder keeps; None if that is not known.
+    rank_ranges: all ranks, where they are more than are listed. shapes: of the tensors it was called with.
     """
 
     op: str
@@ -26,6 +30,8 @@ class RunningCall:
     size: int | None = None
     ranks: list[int] | None = None  # None: all
     alike: int | None = None
+    rank_ranges: str | None = None
+    shapes: list[str] | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,6 +110,8 @@ class GroupNames:
             size=len(members) or None,
             ranks=None if name == WORLD or not members else members[:MAX_RANKS],
             alike=sum(_get_signature(other) == _get_signature(entry) for other in self._entries if other is not entry),
+            rank_ranges=None if name == WORLD else pack_members(members),
+            shapes=_read_shapes(entry),
         )
 
     def _find_newest(self, group: str, status: CollectiveStatus, function: str) -> Any:
@@ -123,3 +131,17 @@ class GroupNames:
 
 def _get_signature(entry: Any) -> tuple[object, ...]:
     return entry.get("pg_id"), entry.get("profiling_name"), str(entry.get("input_sizes"))
+
+
+def pack_members(members: list[int]) -> str | None:
+    """The ranks of a group as ranges, where they are more than are listed; None where that is too long as well."""
+    text = pack_numbers(members) if len(members) > MAX_RANKS else ""
+    return text if 0 < len(text) <= MAX_TEXT else None
+
+
+def _read_shapes(entry: Any) -> list[str] | None:
+    """``8x4 Float`` for each tensor of a call; None where the recorder does not say, or they are many."""
+    sizes, types = entry.get("input_sizes"), entry.get("input_dtypes")
+    if not isinstance(sizes, list) or not isinstance(types, list) or not 0 < len(sizes) == len(types) <= MAX_TENSORS:
+        return None
+    return [f"{'x'.join(map(str, size)) or 1} {kind}" for size, kind in zip(sizes, types, strict=True)]

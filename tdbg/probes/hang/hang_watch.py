@@ -22,6 +22,7 @@ CONFIRM_S = 5.0  # a standstill is told if it is still the same so long after it
 BEYOND = 1.5  # times the longest that the same activity took so far
 BUSY_SHARE = 0.1  # of a CPU: who uses more is at work, on a machine that others use as well
 LAST_LOOK_S = 2.0  # how long `stop_watching` waits for a look that is still writing
+ALIVE_S = 20.0  # without a training step, and without being told to stand still: a sign of life
 GAP_S = 10.0  # a look that comes so much too late: the process itself was stopped
 MAX_EPISODES = 20  # waits for other ranks that are told whatever they took before
 FLIGHT_ENTRIES = 512
@@ -106,7 +107,8 @@ class HangWatch:
     base_s: the shortest time without progress that is told. read_counters: steps, updates and evaluations so far.
     report, resumed: called from the thread with what was found, and with the seconds that passed until it went on.
     report_lines: as in `TrainingLines`. find_tracker: the counts of the flag DISTRIBUTED, None while it is off.
-    find_thread: the thread that trains, by default the main one.
+    find_thread: the thread that trains, by default the main one. report_alive: called with the program's line, where no
+    training step was made for `ALIVE_S`, but the limit is not reached.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class HangWatch:
         report_lines: Callable[[Lines], None],
         find_tracker: Callable[[], CallTracker | None] = lambda: None,
         find_thread: Callable[[], int] | None = None,
+        report_alive: Callable[[str], None] = lambda where: None,
     ) -> None:
         self._hang_s, self._find_tracker = base_s, find_tracker
         self._turn = threading.Lock()  # held during a look; `stop_watching` looks once more
@@ -133,6 +136,9 @@ class HangWatch:
         # Of this standstill: the first look at which the thread was where it is now, and the last one.
         self._looks: list[tuple[float, Look]] = []
         self._told_s = 0.0  # after so long it was told last
+        self._report_alive = report_alive
+        self._trained: tuple[int, ...] = ()  # steps and updates when it was last seen to train
+        self._alive_t = time.monotonic()  # then, or when it gave a sign of life after that
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch_progress, name="tdbg-hang", daemon=True)
 
@@ -187,6 +193,16 @@ class HangWatch:
             self._lines.check_due(now, self._read_counters()[1])
         elif now - self._since >= self._base_s / 2:
             self._look_closer(now, status)
+        self._give_sign(now)
+
+    def _give_sign(self, now: float) -> None:
+        """Say that this rank is alive, if nothing else does: others may wait for it, and know nothing."""
+        trained = self._read_counters()[:2]
+        if trained != self._trained or self._told_s:
+            self._trained, self._alive_t = trained, now
+        elif now - self._alive_t >= ALIVE_S and not self._end.is_set():
+            self._alive_t = now
+            self._report_alive(thread_stacks.locate_frame(thread_stacks.get_frame(self._find_thread())))
 
     def _find_progress(self, now: float) -> tuple[CollectiveStatus, bool]:
         """The status, and True if anything has happened since the last look, which also ends a standstill."""

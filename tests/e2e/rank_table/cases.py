@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tdbg.core.files import iter_json_lines
+from tdbg.core.rundir import EVENTS, FINDINGS
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "rank_faults.py"
 LAUNCHERS = ("torchrun", "spawn", "fabric")
 HANG_S = 3.0
@@ -91,12 +94,37 @@ class Case:
         named = [found for found in (findings if answer.is_note else told) if found["code"] in answer.codes]
         if not named:
             return f"not told; found {', '.join(found['code'] for found in findings) or 'nothing'}"
-        first = named[0]
+        first = (findings if answer.is_note else told)[0]
+        if first["code"] not in answer.codes:
+            return f"{first['code']} comes first: {first['title']}"
+        innocent = self._find_innocent(told)
+        if innocent is not None:
+            return f"rank {innocent['rank']} is named as well: {innocent['code']} {innocent['title']}"
         if answer.is_rank_named and first["rank"] != self.rank and not self._is_mutual(first):
             return f"rank {first['rank']} is named, {self.rank} is at fault: {first['title']}"
         if answer.words not in json.dumps(first):
             return f"without {answer.words!r}: {first['title']}"
         return ""
+
+    def _find_innocent(self, told: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """A finding that names another rank than the one at fault."""
+        if not FAULTS[self.kind].is_rank_named:
+            return None
+        named = (found for found in told if found["rank"] not in (None, self.rank) and not self._is_mutual(found))
+        return next(named, None)
+
+    def measure_delay(self, run: Path) -> float | None:
+        """Seconds from the last step of the rank at fault to the first live line of a wanted code; None without one."""
+        codes = FAULTS[self.kind].codes if self.kind in FAULTS else ()
+        live = (found["t"] for found in iter_json_lines(run / FINDINGS) if found["code"] in codes)
+        told_t = next(live, None) if (run / FINDINGS).exists() else None
+        steps = [
+            event["t"]
+            for path in run.glob(f"rank{self.rank:04d}/**/{EVENTS}")
+            for event in iter_json_lines(path)
+            if event.get("type") == "step" and (told_t is None or event["t"] <= told_t)
+        ]
+        return told_t - max(steps) if told_t is not None and steps else None
 
     def _is_mutual(self, finding: dict[str, Any]) -> bool:
         told = "wait for each other" in finding["title"] or "SIGABRT in" in finding["title"]
