@@ -8,7 +8,7 @@ from functools import partial
 from tdbg.core import sink_files
 from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start, Step
 from tdbg.core.flags import FLAGS, LEVELS
-from tdbg.core.observations import OF_INSPECTION
+from tdbg.core.observations import OF_INSPECTION, OF_LOADERS
 from tdbg.core.observations.dataloader import DataWait
 from tdbg.core.observations.preflight import Refused
 from tdbg.core.rule_base import Unarmed, evaluate_rules
@@ -27,7 +27,7 @@ from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, m
 from tdbg.rules.text import clip_text, get_kept_path
 from tdbg.rules.verdict import REPORT_FILE, ExitRow, ObservationsRow, TriggerRow, Verdict
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, describe_exit, to_finite
-from tdbg.rules.watched import NotWatched, count_watched
+from tdbg.rules.watched import NO_LOADER, NotWatched, count_watched
 
 MAX_FINDINGS = 200
 MAX_FILES = 60
@@ -443,6 +443,8 @@ def _read_signals(view: View) -> Signals:
         unavailable[Refused.PROBE] = "needs --preflight"
     if settings.allowance <= 0.0:
         unavailable.update(dict.fromkeys(OF_INSPECTION, "needs the opening inspection (--allowance)"))
+    if _is_without_loader(processes):
+        unavailable.update(dict.fromkeys(OF_LOADERS, NO_LOADER))
     inspected = {probe for found in processes if found.cost is not None for probe in found.cost.inspected}
     return Signals(
         level=max((level for level in levels if level in LEVELS), key=LEVELS.index, default="basic"),
@@ -451,6 +453,14 @@ def _read_signals(view: View) -> Signals:
         unavailable=unavailable,
         has_trained=any(found.step for found in processes),
         ranks=max((found.start.world_size for found in processes if found.start is not None), default=1),
+    )
+
+
+def _is_without_loader(processes: Sequence[ProcessView]) -> bool:
+    """True where steps are on record and no DataLoader gave a batch for one of them, nor did a probe see one."""
+    seen = {probe for found in processes for probe in found.probes}
+    return any(found.steps_recorded for found in processes) and not (
+        any(found.batches for found in processes) or seen.intersection(OF_LOADERS)
     )
 
 

@@ -29,6 +29,7 @@ SUBJECTS = {
     "VALIDATION": "evaluation mode",
     "WANDB_METRICS": "calls of wandb",
 }
+NO_LOADER = "no DataLoader gave a batch"  # why the rules for batches saw nothing
 ON_REQUEST = frozenset({"PROFILER"})  # what nobody asked for is not missing
 
 
@@ -130,7 +131,7 @@ def format_not_watched(level: str, rows: Sequence[NotWatched]) -> str:
     """``not watched: schedules, checkpoints and 8 more (--level advanced); arguments of loss functions (-f LOSS)``."""
     if level == "off":
         return "not watched: everything (--level basic)"
-    parts = []
+    parts = [f"batches ({NO_LOADER})"] if any(row["reason"] == NO_LOADER for row in rows) else []
     for higher in LEVELS:
         subjects = _count_subjects([row for row in rows if row["level"] == higher])
         if subjects:

@@ -38,7 +38,7 @@ def test_at_the_highest_level_with_all_flags_every_rule_is_armed(rule: type[Rule
 
 def test_a_default_run_names_what_a_flag_or_a_level_would_arm(make_stream: Stream) -> None:
     run = make_stream()
-    run.emit_steps(run.begin_rank(), [2.0] * 3)
+    run.emit_steps(run.begin_rank(), [2.0] * 3, epoch=0, batch=1)
     found = index_unwatched(run.judge_stream())
     assert found["TD-D001"] == "needs --flag DATALOADER or --level advanced"
     assert found["TD-L002"] == "needs --flag LOSS" and found["TD-R005"] == "needs 2 ranks"
@@ -61,7 +61,7 @@ def test_a_run_with_findings_says_in_the_long_form_alone_what_was_not_watched(ma
 def test_a_flag_a_level_or_an_observation_arms(make_stream: Stream) -> None:
     run = make_stream(flags={"LR": True})
     rank = run.begin_rank()
-    run.emit_steps(rank, [2.0] * 3)
+    run.emit_steps(rank, [2.0] * 3, epoch=0, batch=1)
     run.emit_events(rank, Observation(probe="amp", part="STATE"))
     assert not {"TD-S004", "TD-A002"} & index_unwatched(run.judge_stream()).keys()
     run.emit_events(rank, Switch(level="advanced", flags={"OPTIMIZER": True}))

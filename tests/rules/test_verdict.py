@@ -65,11 +65,11 @@ def test_never_more_lines_than_asked_for(make_stream):
 
 def test_healthy_lines(one_rank):
     run, rank = one_rank
-    run.emit_steps(rank, [2.5, 2.25])
+    run.emit_steps(rank, [2.5, 2.25], epoch=0, batch=2)
     run.end_process(rank, 2)
     assert run.judge_stream().format_summary() == [
         "verdict: no problem found in what was watched; 1 rank, 2 steps, loss 2.25; exit 0",
-        "watched (--level basic): 2 of 2 steps on record, gradients read in 0 steps, no evaluation on record;"
+        "watched (--level basic): 2 of 2 steps on record, gradients read in 0 steps, no evaluation on record, 2 batches;"
         f" 26 of {len(list(RULES))} checks active",
         "not watched: batches and their loader, initial weights, checkpoints and 8 more (--level advanced);"
         " updates by parameter, the order of calls, calls of wandb and 2 more (--level extreme);"

@@ -65,7 +65,7 @@ def test_without_an_allowance_what_the_inspection_alone_has_is_not_watched(
 ) -> None:
     run = make_stream(allowance=allowance)
     rank = run.begin_rank()
-    run.emit_steps(rank, [2.0])
+    run.emit_steps(rank, [2.0], epoch=0, batch=1)
     run.end_process(rank, 1)
     reason = "needs the opening inspection (--allowance)"
     codes = [code for row in run.judge_stream().not_watched if row["reason"] == reason for code in row["codes"]]
@@ -114,12 +114,57 @@ def test_what_was_not_watched_names_the_option(
 ) -> None:
     run = make_stream(**settings)
     rank = run.begin_rank()
-    run.emit_steps(rank, [2.0, 2.0])
+    run.emit_steps(rank, [2.0, 2.0], epoch=0, batch=1)
     run.end_process(rank, 2)
     assert read_coverage(run)[1] == says
     if settings["level"] == "off":
         assert read_coverage(run)[0] == "watched: nothing (--level off)"
         assert run.judge_stream().format_headline().startswith("verdict: level off: nothing was looked at")
+
+
+BATCH_CODES = {f"TD-D{number:03}" for number in (1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14, 15)}
+
+
+@pytest.mark.parametrize("level", ["basic", "advanced", "extreme"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_without_a_loader_batches_are_told_as_not_watched(
+    make_stream: Callable[..., Stream], level: str, ranks: int
+) -> None:
+    """A loop that cuts its batches itself: probes of loaders were there, and had nothing to look at."""
+    run = make_stream(level=level)
+    for rank in range(ranks):
+        folder = run.begin_rank(rank, world=ranks)
+        run.emit_steps(folder, [2.0] * 5)
+        inspected = ["dataloader", "data-splits", "worker-states"]
+        run.emit_events(folder, Cost(step=5, own_ms=1.0, wall_ms=1000.0, budget_pct=1.0, inspected=inspected))
+        run.end_process(folder, 5)
+    verdict = run.judge_stream()
+    (row,) = [row for row in verdict.not_watched if row["reason"] == "no DataLoader gave a batch"]
+    assert set(row["codes"]) - {"TD-P002"} == BATCH_CODES
+    assert verdict.watched is not None
+    assert verdict.watched["rules_armed"] == verdict.watched["rules"] - sum(
+        len(other["codes"]) for other in verdict.not_watched
+    )
+    lines = verdict.format_summary()
+    assert len(lines) == 3 and lines[2].startswith("not watched: batches (no DataLoader gave a batch)")
+    assert "their loader (--level" not in lines[2], "no level would add them"
+
+
+@pytest.mark.parametrize("kind", ["a batch", "an evaluation's batch", "another rank's batch", "no step"])
+def test_a_loader_that_gave_a_batch_is_watched(make_stream: Callable[..., Stream], kind: str) -> None:
+    run = make_stream(level="advanced")
+    for rank in (0, 1):
+        folder = run.begin_rank(rank, world=2)
+        if kind == "a batch" or (kind == "another rank's batch" and rank):
+            run.emit_steps(folder, [2.0] * 5, epoch=0, batch=1)
+        elif kind != "no step":
+            run.emit_steps(folder, [2.0] * 5)
+        if kind == "an evaluation's batch":
+            run.emit_events(folder, Observation(probe="dataloader", flag="DATALOADER", part="LOADER", values={}))
+        run.end_process(folder, 5)
+    verdict = run.judge_stream()
+    assert not [row for row in verdict.not_watched if "DataLoader" in row["reason"]]
+    assert "DataLoader" not in verdict.format_summary()[2]
 
 
 def test_where_an_option_would_add_nothing_none_is_named() -> None:

@@ -16,6 +16,8 @@ from tdbg.core.events import Event, Number, Observation, as_float
 
 # Probes that the opening inspection alone has: no flag and no level wakes them.
 OF_INSPECTION = ("data-splits", "rank-batches", "worker-states")
+# Probes that see the batches of a DataLoader, and nothing where a program cuts its batches itself.
+OF_LOADERS = ("dataloader", "data-splits", "worker-states")
 
 
 class Evidence(Enum):
