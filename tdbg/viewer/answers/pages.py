@@ -1,25 +1,31 @@
 """Captured tensors: the list, one datapoint, statistics, parts of a tensor."""
 
+import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.core.rundir import RunDir
 from tdbg.core.tables import to_json_value
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Listing
 from tdbg.pages.read.page_set import PageSet
+from tdbg.pages.read.tensor_slices import iter_slice_bytes
 from tdbg.pages.render.preview import planes_of, wanted_bytes
 from tdbg.pages.render.region import parse_region
 from tdbg.pages.render.tensor_pair import describe_tensor_pair
 from tdbg.pages.render.tensor_picture import describe_region, describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
 from tdbg.pages.selection.locations import Selected, is_selected, select_datapoints
+from tdbg.pages.selection.token_lists import describe_token_values, describe_tokens
 from tdbg.pages.stats.nonfinite_places import find_nonfinite_places
 from tdbg.viewer.answers.batches import find_batch
-from tdbg.viewer.routes import API, NotFoundError, route
+from tdbg.viewer.routes import API, NotFoundError, RawValues, route
 from tdbg.viewer.run_library import Served
 
 PICTURE_BYTES = 1 << 20
@@ -62,6 +68,14 @@ class TensorQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     batch: str = ""
 
 
+class TokensQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which datapoint. batch: the file of a saved batch, instead of a key."""
+
+    key: str = ""
+    nth: int = 0
+    batch: str = ""
+
+
 class PictureQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which tensor is drawn. batch: the file of a saved batch, instead of a key.
 
@@ -76,6 +90,16 @@ class PictureQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     planes: str = ""
     rows: str = ""
     columns: str = ""
+
+
+class RawQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which tensor of which datapoint. slice: such as 0,:,3:5; without it all of it. batch: a saved batch, instead of a key."""
+
+    path: str
+    key: str = ""
+    nth: int = 0
+    slice: str = ""
+    batch: str = ""
 
 
 class DifferenceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -114,8 +138,18 @@ def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, An
     with open_run_pages(served, run, query.batch) as pages:
         datapoint = _find_datapoint(pages, query.key, query.nth, query.batch)
         if not query.path:
-            return describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
+            found = describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
+            return found | {"tokens": describe_tokens(datapoint)}
         plain: dict[str, Any] = to_json_value(describe_tensor(_find_tensor(datapoint, query.path), query.slice))
+        return plain
+
+
+@route("GET", f"{API}/runs/{{run}}/pages/tokens")
+def show_tokens(served: Served, run: str, query: TokensQuery) -> dict[str, Any]:
+    """The text of a datapoint as tokens, each list with the numbers that were captured of its tokens."""
+    with open_run_pages(served, run, query.batch) as pages:
+        found = describe_token_values(_find_datapoint(pages, query.key, query.nth, query.batch))
+        plain: dict[str, Any] = to_json_value({"lists": found})
         return plain
 
 
@@ -143,6 +177,25 @@ def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[st
         first = _find_tensor(_find_datapoint(pages, query.key, query.nth), query.path)
         second = _find_tensor(_find_datapoint(pages, query.other_key, query.other_nth), query.path)
         return describe_tensor_pair(first, second, min(wanted_bytes(first), PICTURE_BYTES))
+
+
+@route("GET", f"{API}/runs/{{run}}/pages/raw")
+def send_values(served: Served, run: str, query: RawQuery) -> RawValues:
+    """The values of a tensor, or of a slice of it, as bytes in row order; type and shape are in the headers."""
+    pages = open_run_pages(served, run, query.batch)
+    with undo_on_error(pages.close):
+        tensor = _find_tensor(_find_datapoint(pages, query.key, query.nth, query.batch), query.path)
+        shape, blocks = iter_slice_bytes(tensor, query.slice)
+        nbytes = math.prod(shape) * tensor.dtype.size if query.slice else tensor.nbytes
+        first = next(blocks, b"")  # what cannot be read is said before the answer begins
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", query.path)[-100:] + ".bin"
+    return RawValues(_iter_and_close(first, blocks, pages), nbytes, name, tensor.dtype.name, shape)
+
+
+def _iter_and_close(first: bytes, blocks: Iterator[bytes], pages: PageSet) -> Iterator[bytes]:
+    with pages:
+        yield first
+        yield from blocks
 
 
 def _find_datapoint(pages: PageSet, key: str, nth: int, batch: str = "") -> Datapoint:
