@@ -1,6 +1,7 @@
 """A preview of a tensor: planes of its last two dimensions, reduced to block means if they are large."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ LARGEST_BYTES = 6_000_000  # of one tensor
 EXACT_BYTES = 1 << 18  # up to here values are kept as float32, if there is room
 LEAST_BYTES = 64
 ROW_BYTES = 256 << 20
+ATTENTION = re.compile(r"attention|attn")
 STEPS = 252  # of "u1": the codes behind them are -inf, inf and nan
 
 
@@ -86,8 +88,7 @@ def build_preview(tensor: Tensor, budget: int, region: Region | None = None) -> 
         return None
     area = region or whole_region(whole)
     count, block = _fit_to_budget(area.size, budget)
-    is_colored = is_image(tensor) or is_image_batch(tensor) or has_channels_last(tensor)
-    image = is_colored and count >= 3 and area.planes[0] % 3 == 0
+    image = _is_colored(tensor) and count >= 3 and area.planes[0] % 3 == 0
     if image:
         count -= count % 3  # whole images
     area = area._replace(planes=(area.planes[0], area.planes[0] + count))
@@ -121,6 +122,12 @@ def build_difference_previews(first: Tensor, second: Tensor, budget: int) -> tup
         pack_cells(other, are_bytes=_are_bytes(second)),
         pack_cells(gaps, are_bytes=False),
     )
+
+
+def _is_colored(tensor: Tensor) -> bool:
+    """True for pictures; three heads of attention are none."""
+    found = is_image(tensor) or is_image_batch(tensor) or has_channels_last(tensor)
+    return found and not (ATTENTION.search(tensor.path) and tensor.dtype.name != "uint8")
 
 
 def _leading_of(tensor: Tensor) -> tuple[int, ...]:
