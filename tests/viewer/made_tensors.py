@@ -11,6 +11,8 @@ FIRST_KEY = (1 << 60) + 1  # JavaScript rounds it
 SAMPLES = 250
 WORDS = ["the", "cat", "sat", "on", "the", "mat", "<b>", "."]
 RAMP = np.arange(4 * 8 * 64 * 64, dtype=np.float32).reshape(4, 8, 64, 64)
+WIDE = np.repeat(np.arange(3 * 100, dtype=np.float32), 64 * 64).reshape(3, 100, 64, 64)
+WIDE[2, 0] = 128
 ATTENTION = np.random.default_rng(3).random((3, 1500, 1500), dtype=np.float32)
 
 
@@ -22,7 +24,7 @@ def make_losses() -> list[float]:
 
 
 def write_made_run(folder: Path) -> Path:
-    """Samples with a loss in two epochs on two ranks; datapoints "maps", "text" and "pictures"."""
+    """Samples with a loss in two epochs on two ranks; datapoints "maps", "wide", "text" and "pictures"."""
     (folder / "rank0000").mkdir(parents=True)
     (folder / "run.json").write_text(
         json.dumps({"command": ["train"], "exit": {"code": 0, "signal": None}, "name": folder.name})
@@ -36,6 +38,7 @@ def write_made_run(folder: Path) -> Path:
     pixels = np.random.default_rng(5).integers(0, 256, (2, 24, 32, 3)).astype(np.uint8)
     others = [
         ("maps", {"layer:output": RAMP, "attn:attention": ATTENTION}, {"phase": "eval"}),
+        ("wide", {"layer:output": WIDE}, {"phase": "eval"}),
         (
             "text",
             {

@@ -54,7 +54,12 @@ def test_all_are_sorted_by_loss_over_pages_of_rows(made: Client, descending: boo
     rows = ask_all(made, "made", sort="loss", descending=str(descending).lower())
     numbers = sorted(range(SAMPLES), key=lambda at: (math.isnan(LOSSES[at]), LOSSES[at]), reverse=descending)
     assert [row["key"] for row in rows[:SAMPLES]] == [str(FIRST_KEY + at) for at in numbers]
-    assert [row["key"] for row in rows[SAMPLES:]] == ["maps", "text", "pictures"]  # those without a loss come last
+    assert [row["key"] for row in rows[SAMPLES:]] == [
+        "maps",
+        "wide",
+        "text",
+        "pictures",
+    ]  # those without a loss come last
     assert rows[0 if descending else SAMPLES - 1]["numbers"]["loss"] == "nan"
 
 
@@ -141,7 +146,7 @@ def test_more_rows_than_are_sorted_are_told(made: Client, tmp_path: Path, monkey
     monkeypatch.setattr(datapoint_table, "MAX_ROWS", 100)
     client = Client(write_made_run(tmp_path / "made"))
     found = client.ask("/runs/made/pages/datapoints", sort="loss")
-    assert (found["total"], found["left_out"]) == (100, SAMPLES + 3 - 100)
+    assert (found["total"], found["left_out"]) == (100, SAMPLES + 4 - 100)
 
 
 def test_the_table_follows_a_run_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,10 +154,10 @@ def test_the_table_follows_a_run_that_goes_on(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tdbg.viewer.datapoint_tables.MOST_SHARE", 0)
     run = write_made_run(tmp_path / "made")
     client = Client(run)
-    assert client.ask("/runs/made/pages/datapoints")["total"] == SAMPLES + 3
+    assert client.ask("/runs/made/pages/datapoints")["total"] == SAMPLES + 4
     write_pages(run / "rank0002" / "pages", [("new", {"x": np.float32([1]), "loss": 1e9}, {})], run="made", rank=2)
     assert client.ask("/runs/made/pages/datapoints", sort="loss", descending="true")["rows"][1]["key"] == "new"
-    assert client.ask("/runs/made/pages")["datapoints"] == SAMPLES + 4
+    assert client.ask("/runs/made/pages")["datapoints"] == SAMPLES + 5
 
 
 def test_a_picture_of_a_part_is_the_picture_alone(made: Client) -> None:
