@@ -106,11 +106,26 @@ def test_every_key_leads_to_its_datapoint(made: Client) -> None:
 
 
 def test_each_sample_of_a_batch_is_a_row_of_its_own(batches: Client) -> None:
-    rows = ask_all(batches, "rows", sort="loss", descending="true")
+    rows = ask_all(batches, "rows", sort="loss", descending="true", samples="true")
     assert [row["numbers"]["loss"] for row in rows] == [30, 20, 10, 10, 3, 2, 1, 1, 0.5]
     for row in rows:
         found = batches.ask("/runs/rows/pages/datapoint", key=row["key"], nth=row["nth"])
         assert found["scalars"]["loss"] == row["numbers"]["loss"] and str(found["key"]) == row["key"]
+
+
+def test_a_batch_has_the_largest_number_of_its_samples(batches: Client) -> None:
+    found = batches.ask("/runs/rows/pages/datapoints", sort="loss", descending="true")
+    assert [row["numbers"]["loss"] for row in found["rows"]] == [30, 3, 0.5]
+    assert [row["samples"] for row in found["rows"]] == [4, 4, None] and found["total"] == 3 and found["has_batches"]
+
+
+@pytest.mark.parametrize("samples", ["false", "true"])
+def test_batches_with_a_key_of_their_own_are_reached_as_well(client: Client, samples: str) -> None:
+    rows = ask_all(client, "captured", samples=samples)
+    assert len(rows) == (12 if samples == "false" else 96)
+    for row in rows:
+        found = client.ask("/runs/captured/pages/datapoint", key=row["key"], nth=row["nth"])
+        assert (str(found["key"]), found["step"], found["rank"]) == (row["key"], row["step"], row["rank"])
 
 
 def test_a_series_goes_through_the_epochs_of_a_sample_or_the_steps_of_its_rank(made: Client, batches: Client) -> None:

@@ -20,12 +20,16 @@ from tdbg.pages.selection.locations import Selected
 MAX_ROWS = 400_000  # some 200 bytes each
 MAX_NAMES = 2_000
 EAGER_NAMES = 12  # numbers that are read in the pass that finds the rows
+ALONE, BATCH, SAMPLE = range(3)  # kinds of rows
 PLACES = ("key", "rank", "step", "epoch", "phase", "tensors", "bytes")
 RANGES = {"ranks": ("rank", "-"), "steps": ("step", ":"), "epochs": ("epoch", ":")}
 
 
 class Wanted(NamedTuple):
-    """Which rows in which order: ranges as the commands take them. sort: a column; empty keeps the order of capture. least, most: of that column."""
+    """Which rows in which order: ranges as the commands take them. sort: a column; empty keeps the order of capture.
+
+    least, most: of that column. samples: each sample of a batch instead of the batch.
+    """
 
     ranks: str = ""
     steps: str = ""
@@ -35,6 +39,7 @@ class Wanted(NamedTuple):
     is_descending: bool = False
     least: float | None = None
     most: float | None = None
+    samples: bool = False
 
 
 class NumberColumn:
@@ -59,14 +64,16 @@ class NumberColumn:
 
 
 class DatapointTable:
-    """Every datapoint, each sample of a batch as a row of its own, up to `MAX_ROWS` of them.
+    """Every datapoint, and each sample of a batch as another row, up to `MAX_ROWS` of them.
 
-    about: layers, counts and problems, as plain data. names: numbers that some datapoint has, captured with it or recorded for its training step. left_out: rows beyond
-    the limit. Cost: a pass over the journals; another for the first use of a number, if there are many.
+    about: layers, counts and problems, as plain data. names: numbers that some datapoint has, captured with it or
+    recorded for its training step. left_out: datapoints beyond the limit.
+    Cost: a pass over the journals; another for the first use of a number, if there are many.
     """
 
     def __init__(self, pages: PageSet) -> None:
-        self.columns: dict[str, list[Any]] = {name: [] for name in (*PLACES, "nth")}
+        self.columns: dict[str, list[Any]] = {name: [] for name in (*PLACES, "nth", "samples")}
+        self.kinds = bytearray()
         self.names: dict[str, None] = {}
         self.left_out = 0
         self._appends = [column.append for column in self.columns.values()]
@@ -90,11 +97,10 @@ class DatapointTable:
             del self._numbers[next(iter(self._numbers))]
         source, column, at = DatapointNumbers(pages), NumberColumn(), 0
         for datapoint in pages:
-            count = max(len(datapoint.keys or ()), 1)
-            if at + count > len(self):
+            if at >= len(self):
                 break
-            _fill_column(column, at, datapoint, source, name, count)
-            at += count
+            _fill_column(column, at, datapoint, source, name)
+            at += 1 + len(datapoint.keys or ())
         self._numbers[name] = column
 
     def find_rows(self, wanted: Wanted) -> list[int]:
@@ -110,7 +116,7 @@ class DatapointTable:
             )
         if not wanted.sort and not (wanted.least is None and wanted.most is None):
             raise TdbgError("least and most are of the column that is sorted by", "give sort as well")
-        rows: Sequence[int] = range(len(self))
+        rows: Sequence[int] = self.list_rows(samples=wanted.samples)
         for name, (column, sign) in RANGES.items():
             text = getattr(wanted, name)
             if text and text != "all":
@@ -120,6 +126,11 @@ class DatapointTable:
             rows = [at for at in rows if phases[at] == wanted.phase]
         return self._sort_rows(rows, wanted) if wanted.sort else list(rows)
 
+    def list_rows(self, *, samples: bool = False) -> Sequence[int]:
+        """All datapoints, or those of no batch and all samples."""
+        other = BATCH if samples else SAMPLE
+        return [at for at, kind in enumerate(self.kinds) if kind != other] if other in self.kinds else range(len(self))
+
     def describe_row(self, at: int, names: Sequence[str] = ()) -> dict[str, Any]:
         """One row as plain data: its key as text, and the numbers of these names."""
         found = {name: column[at] for name, column in self.columns.items()}
@@ -127,43 +138,57 @@ class DatapointTable:
         return {**found, "phase": found["phase"] or None, "numbers": numbers}
 
     def find_row(self, key: str, nth: int) -> int | None:
-        """The number of the row of this key; None if there is none."""
+        """The number of the row of this key, of a batch that is named by a sample that of the sample; None if there is none."""
         keys, numbers = self.columns["key"], self.columns["nth"]
-        return next((at for at in range(len(self)) if keys[at] == key and numbers[at] == nth), None)
+        found = [at for at in range(len(self)) if keys[at] == key and numbers[at] == nth]
+        return found[-1] if found else None
 
     def find_series(self, at: int) -> list[int]:
-        """The same sample of its rank in other epochs; where it was captured once, the steps of its rank and phase."""
+        """The same key of its rank in other epochs; of a datapoint that was captured once, the steps of its rank and phase."""
         keys, ranks, phases = (self.columns[name] for name in ("key", "rank", "phase"))
-        same = [row for row in range(len(self)) if keys[row] == keys[at] and ranks[row] == ranks[at]]
-        if len(same) < 2:
-            same = [row for row in range(len(self)) if ranks[row] == ranks[at] and phases[row] == phases[at]]
+        is_sample = self.kinds[at] == SAMPLE
+        rows = self.list_rows(samples=is_sample)
+        found = [row for row in rows if keys[row] == keys[at] and ranks[row] == ranks[at]]
+        if len(found) < 2 and not is_sample:
+            found = [row for row in rows if ranks[row] == ranks[at] and phases[row] == phases[at]]
         epochs, steps = self.columns["epoch"], self.columns["step"]
-        return sorted(same, key=lambda row: (epochs[row] or 0, steps[row]))
+        return sorted(found, key=lambda row: (epochs[row] or 0, steps[row]))
 
     def _read(self, pages: PageSet) -> None:
         source, listing = DatapointNumbers(pages), Listing()
         for datapoint in pages:
             listing.add_datapoint(datapoint)
             if len(self) >= MAX_ROWS:
-                self.left_out += max(len(datapoint.keys or ()), 1)
+                self.left_out += 1
                 continue
-            at, keys = len(self), datapoint.keys
-            self._add_rows(datapoint, [datapoint.key] if keys is None else keys)
+            at = len(self)
+            self._add_rows(datapoint)
             self._add_numbers(datapoint, source, at)
         self.about = describe_listing(pages, listing, Selected(), datapoints=False)
 
-    def _add_rows(self, datapoint: Datapoint, keys: Sequence[str | int]) -> None:
-        texts = [str(key) for key in keys]
-        if datapoint.keys is not None and str(datapoint.key) not in texts:
-            self._seen[str(datapoint.key)] += 1  # a batch that no sample names is found by its own key as well
+    def _add_rows(self, datapoint: Datapoint) -> None:
+        """One for the datapoint, and for a batch one for each of its samples."""
+        own, keys = str(datapoint.key), datapoint.keys
+        texts = [] if keys is None else [str(key) for key in keys]
         tensors = len(datapoint.layout.pieces) if datapoint.layout else 0
         place = (datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase, tensors, datapoint.nbytes)
-        seen, appends = self._seen, self._appends
+        self._append(own, place, self._seen.get(own, 0), None if keys is None else len(keys))
+        self.kinds.append(ALONE if keys is None else BATCH)
+        if own not in texts:  # else its key is that of a sample
+            self._count(own)
         for text in texts:
-            count = seen.get(text, 0)
-            seen[text] = count + 1
-            for append, value in zip(appends, (text, *place, count), strict=True):
-                append(value)
+            self._append(text, place, self._count(text), None)
+            self.kinds.append(SAMPLE)
+
+    def _append(self, key: str, place: tuple[object, ...], nth: int, samples: int | None) -> None:
+        for append, value in zip(self._appends, (key, *place, nth, samples), strict=True):
+            append(value)
+
+    def _count(self, key: str) -> int:
+        """How many of this key there were before, as `PageSet.find` gives them."""
+        count = self._seen.get(key, 0)
+        self._seen[key] = count + 1
+        return count
 
     def _add_numbers(self, datapoint: Datapoint, source: DatapointNumbers, at: int) -> None:
         """Names of its numbers, and the numbers of the first names there are."""
@@ -172,7 +197,7 @@ class DatapointTable:
         for name in (*named, *source.list_step_numbers(datapoint)):
             column = self._numbers.get(name) or self._add_name(name)
             if column is not None:
-                _fill_column(column, at, datapoint, source, name, len(self) - at)
+                _fill_column(column, at, datapoint, source, name)
 
     def _add_name(self, name: str) -> NumberColumn | None:
         """A column for a name that has none yet; None where there are too many."""
@@ -234,14 +259,18 @@ def _is_number(value: Any, is_split: bool) -> bool:
     return isinstance(value, int | float)
 
 
-def _fill_column(
-    column: NumberColumn, at: int, datapoint: Datapoint, source: DatapointNumbers, name: str, count: int
-) -> None:
-    """Set the number of this name for each of ``count`` rows."""
-    value = source.resolve_value(datapoint, name)
-    if not isinstance(value, list) or name not in datapoint.split:
-        value = [value] * count
-    for row, one in enumerate(value[:count]):
-        number = to_real(one)
+def _fill_column(column: NumberColumn, at: int, datapoint: Datapoint, source: DatapointNumbers, name: str) -> None:
+    """Set the number of this name for a datapoint, and for each sample of a batch.
+
+    Where each sample has one, that of the batch is the largest.
+    """
+    value, keys = source.resolve_value(datapoint, name), datapoint.keys or ()
+    if isinstance(value, list) and name in datapoint.split:
+        known = [number for number in map(to_real, value) if number is not None]
+        whole = max(known, key=_order_number) if known else None
+        values = [whole, *map(to_real, value[: len(keys)])]
+    else:
+        values = [to_real(value)] * (1 + len(keys))
+    for row, number in enumerate(values):
         if number is not None:
             column.set_value(at + row, number)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tdbg.core.tables import to_json_value
-from tdbg.pages.selection.datapoint_table import EAGER_NAMES, PLACES, DatapointTable, Wanted
+from tdbg.pages.selection.datapoint_table import BATCH, EAGER_NAMES, PLACES, DatapointTable, Wanted
 from tdbg.viewer.answers.pages import NothingCapturedError, has_pages, open_run_pages
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
@@ -18,7 +18,10 @@ Offset = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 
 class DatapointsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which datapoints, in which order. least, most: of the column that is sorted by; nan counts as the largest."""
+    """Which datapoints, in which order. least, most: of the column that is sorted by; nan counts as the largest.
+
+    samples: each sample of a batch instead of the batch.
+    """
 
     ranks: str = ""
     steps: str = ""
@@ -30,6 +33,7 @@ class DatapointsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     most: float | None = None
     offset: Offset = 0
     limit: Limit = 100
+    samples: bool = False
 
 
 class SeriesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +44,10 @@ class SeriesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DatapointRow(msgspec.Struct, kw_only=True):
-    """One datapoint, or one sample of a batch. key: as text, since JavaScript rounds long numbers."""
+    """One datapoint, or one sample of a batch. key: as text, since JavaScript rounds long numbers.
+
+    samples: how many a batch has; null for what is none.
+    """
 
     key: str
     nth: int
@@ -50,11 +57,13 @@ class DatapointRow(msgspec.Struct, kw_only=True):
     phase: str | None
     tensors: int
     bytes: int
+    samples: int | None
     numbers: dict[str, float | int | str | None]
 
 
 class DatapointPage(msgspec.Struct, kw_only=True):
     """Some datapoints. total: of the run; matching: that the filters leave. columns: what can be sorted by.
+    has_batches: some datapoint is a batch whose samples have keys.
 
     left_out: datapoints beyond what is sorted. phases: all that there are.
     """
@@ -63,6 +72,7 @@ class DatapointPage(msgspec.Struct, kw_only=True):
     matching: int
     offset: int
     left_out: int
+    has_batches: bool
     columns: list[str]
     phases: list[str]
     rows: list[DatapointRow]
@@ -82,17 +92,20 @@ def list_datapoints(served: Served, run: str, query: DatapointsQuery) -> Datapoi
     table = _get_table(served, run, query.sort)
     columns = [*PLACES, *table.names] if table else list(PLACES)
     if table is None:
-        return DatapointPage(total=0, matching=0, offset=0, left_out=0, columns=columns, phases=[], rows=[])
+        return DatapointPage(
+            total=0, matching=0, offset=0, left_out=0, has_batches=False, columns=columns, phases=[], rows=[]
+        )
     where = query.ranks, query.steps, query.epochs, query.phase
-    found = table.find_rows(Wanted(*where, query.sort, query.descending, query.least, query.most))
+    found = table.find_rows(Wanted(*where, query.sort, query.descending, query.least, query.most, query.samples))
     names = list(table.names)[:EAGER_NAMES]
     shown = names if query.sort in PLACES or query.sort in names or not query.sort else [query.sort, *names]
     rows = [_build_row(table, at, shown) for at in found[query.offset : query.offset + query.limit]]
     return DatapointPage(
-        total=len(table),
+        total=len(table.list_rows(samples=query.samples)),
         matching=len(found),
         offset=query.offset,
         left_out=table.left_out,
+        has_batches=BATCH in table.kinds,
         columns=columns[:MAX_COLUMNS],
         phases=sorted(set(table.columns["phase"]) - {""})[:MAX_COLUMNS],
         rows=rows,

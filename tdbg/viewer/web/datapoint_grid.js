@@ -1,6 +1,6 @@
 // The grid of datapoints: sorted and filtered by the server, a page of rows at a time; what is chosen is the address.
 const RANGES = [["ranks", "0,3-5"], ["steps", "100:200"], ["epochs", "0:2"]], LIMIT = 100;
-const NAMES = ["ranks", "steps", "epochs", "phase", "sort", "descending", "least", "most", "offset"];
+const NAMES = ["ranks", "steps", "epochs", "phase", "sort", "descending", "least", "most", "samples", "offset"];
 const PLACES = ["key", "rank", "step", "epoch", "phase", "tensors", "bytes"];
 const LOSS = /(^|[./:_])loss$/;
 
@@ -19,7 +19,7 @@ export async function showGrid({root, base, ask, addressOf, run, link, open}) {
   } catch (error) {
     if (error.status !== 400) throw error;
     problem = error;
-    found = {columns: PLACES, phases: [], rows: [], total: 0, matching: 0, left_out: 0, offset: 0};
+    found = {columns: PLACES, phases: [], rows: [], total: 0, matching: 0, left_out: 0, has_batches: false, offset: 0};
   }
   fillForm({form, found, chosen, open, addressWith});
   if (problem) return void (told.className = "state bad", told.textContent = problem.message + (problem.tryNext ? ": " + problem.tryNext : ""));
@@ -58,6 +58,12 @@ function fillForm({form, found, chosen, open, addressWith}) {
   addChoice("sort", "sort by", found.columns, "order of capture");
   for (const name of ["least", "most"]) Object.assign(add("input", name, name === "least" ? "from" : "to"), {value: chosen[name], inputMode: "decimal", disabled: !chosen.sort, title: "of the column that is sorted by"});
   inputs.sort.addEventListener("change", () => { inputs.least.value = inputs.most.value = ""; });
+  if (found.has_batches || chosen.samples) {
+    const label = appendElement("label", undefined, form), box = appendElement("input", undefined, label);
+    box.type = "checkbox", box.id = "grid-samples", box.checked = chosen.samples === "true";
+    label.append(" each sample of a batch");
+    box.addEventListener("change", () => open(addressWith({samples: box.checked ? "true" : ""})));
+  }
   appendElement("button", "Show", form).type = "submit";
   const loss = found.columns.includes("loss") ? "loss" : found.columns.find(name => LOSS.test(name));
   if (loss) {
@@ -90,7 +96,7 @@ function fillTable({root, found, chosen, link, addressOf, run, open, addressWith
   }
   for (const one of found.rows) {
     const row = appendElement("tr", undefined, body);
-    appendElement("td", undefined, row).append(link(`${addressOf(run, "tensors")}?${new URLSearchParams({key: one.key, nth: one.nth})}`, one.key));
+    appendElement("td", undefined, row).append(link(`${addressOf(run, "tensors")}?${new URLSearchParams({key: one.key, nth: one.nth})}`, one.key), one.samples === null ? "" : ` (${formatNumber(one.samples)} samples)`);
     for (const name of order.slice(1)) appendElement("td", formatNumber(names.includes(name) ? one.numbers[name] : one[name]), row, isText(name) ? "" : "number");
   }
 }
