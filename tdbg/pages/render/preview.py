@@ -66,7 +66,7 @@ class Preview(NamedTuple):
 def planes_of(tensor: Tensor) -> tuple[int, int, int]:
     """Planes, rows and columns of a tensor; leading dimensions are planes, what has one is a row."""
     if has_channels_last(tensor):
-        return 3 * math.prod(tensor.shape[:-3]), *tensor.shape[-3:-1]
+        return 3 * math.prod(tensor.shape[:-3]), tensor.shape[-3], tensor.shape[-2]
     shape = value_shape(tensor.dtype, tensor.shape)
     high, wide = (1, 1, *shape)[-2:]
     return math.prod(shape[:-2]), high, wide

@@ -137,7 +137,7 @@ class Heat {
     this.button(tools, "+", () => this.zoomBy(1.5), "zoom in");
     this.button(tools, "\u2212", () => this.zoomBy(1 / 1.5), "zoom out");
     this.button(tools, "fit", () => this.reset());
-    this.part = element("p", null, parent, {class: "note part"});
+    this.part = element("p", null, parent, {class: "part"});
     this.canvas = element("canvas", null, parent, {class: "map", tabindex: "0", role: "application", "aria-label": `${this.tensor.path || "values"} as colours. Arrow keys go from cell to cell, Enter lists the largest of a row, + and - zoom, 0 shows all.`});
     this.readout = element("p", "move over the picture, or with the arrow keys, for values", parent, {class: "readout", "aria-live": "polite"});
     this.row = element("div", null, parent);
