@@ -8,7 +8,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, get_type_hints
 
 import msgspec
@@ -59,9 +59,32 @@ class Download:
 
 
 @dataclass(slots=True, frozen=True)
+class RawValues:
+    """Bytes of a tensor, with what they mean in headers. nbytes: of all blocks. name: as of a `Download`."""
+
+    blocks: Iterator[bytes]
+    nbytes: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the answer: how many bytes, of what type, in what shape."""
+        shape = ",".join(map(str, self.shape))
+        return {"content-length": str(self.nbytes), "tdbg-dtype": self.dtype, "tdbg-shape": shape}
+
+
+RAW_HEADERS = {
+    "tdbg-dtype": "The type of the values, as torch calls it; little-endian.",
+    "tdbg-shape": "The shape, as numbers with commas between them; empty for a single value.",
+}
+
+
+@dataclass(slots=True, frozen=True)
 class Route:
     """One address. names: the type of each part of the path that is one. changes: it acts on a run, and is there with
-    ``--control`` alone. media_type: of its answer.
+    ``--control`` alone. media_type: of its answer. headers: that its answer has, with what they mean.
     """
 
     method: str
@@ -75,6 +98,7 @@ class Route:
     changes: bool
     streams: bool
     media_type: str
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 _routes: list[Route] = []
@@ -93,7 +117,8 @@ def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler
         answer, media_type = _describe_answer(hints["return"], streams=streams)
         names = {part[1:-1]: hints[part[1:-1]] for part in path.split("/") if part.startswith("{")}
         query, body = hints.get("query"), hints.get("body")
-        _routes.append(Route(method, path, names, summary, handler, query, body, answer, changes, streams, media_type))
+        kinds = answer, changes, streams, media_type, RAW_HEADERS if hints["return"] is RawValues else {}
+        _routes.append(Route(method, path, names, summary, handler, query, body, *kinds))
         return handler
 
     return add_route
@@ -102,7 +127,7 @@ def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler
 def _describe_answer(returned: Any, *, streams: bool) -> tuple[Any, str]:
     if streams:
         return str, "text/event-stream"
-    return (bytes, "application/octet-stream") if returned is Download else (returned, "application/json")
+    return (bytes, "application/octet-stream") if returned in (Download, RawValues) else (returned, "application/json")
 
 
 def list_routes(*, changes: bool = True) -> list[Route]:
@@ -148,6 +173,10 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
             **{str(status): {"description": why, "content": problem} for status, why in REFUSALS.items()},
         },
     }
+    if one.headers:
+        found["responses"]["200"]["headers"] = {
+            name: {"description": told, "schema": {"type": "string"}} for name, told in one.headers.items()
+        }
     if one.body is not None:
         found["requestBody"] = {
             "required": True,

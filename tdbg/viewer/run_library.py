@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tdbg.core.rundir import RUNS, STATE_FILE, RunDir
 from tdbg.launch.run_list import list_run_paths
+from tdbg.viewer.datapoint_tables import DatapointTables
 from tdbg.viewer.drawings import Drawings
 from tdbg.viewer.routes import NotFoundError
 from tdbg.viewer.sessions import Sessions
@@ -18,6 +19,7 @@ class Served:
     sessions: Sessions
     control: bool = False
     drawings: Drawings = field(default_factory=Drawings)
+    tables: DatapointTables = field(default_factory=DatapointTables)
 
 
 class UnknownRunError(NotFoundError):

@@ -30,6 +30,7 @@ from tdbg.viewer.routes import (
     ConflictError,
     Download,
     NotFoundError,
+    RawValues,
     Route,
     TooLargeError,
     build_openapi,
@@ -96,9 +97,11 @@ def _make_endpoint(served: Served, one: Route) -> Callable[[Request], Any]:
         found = await run_in_threadpool(one.handler, served, **given)
         if isinstance(found, Download):
             return _send_file(found)
+        if isinstance(found, RawValues):
+            return _send_values(found)
         return _send_json(found, served.runs.restore_paths)
 
-    return _guard_endpoint(answer)
+    return _guard_endpoint(answer, served.runs.restore_paths)
 
 
 async def _start_stream(events: AsyncIterator[bytes]) -> Response:
@@ -113,14 +116,20 @@ async def _start_stream(events: AsyncIterator[bytes]) -> Response:
     return StreamingResponse(send_all(), media_type="text/event-stream")
 
 
-def _guard_endpoint(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+def _guard_endpoint(answer: Callable[[Request], Any], change: Callable[[bytes], bytes]) -> Callable[[Request], Any]:
+    """change: what is done to paths in the texts of a refusal."""
+
+    def restore_text(text: str) -> str:
+        restored: str = msgspec.json.decode(change(encode_json(text)))
+        return restored
+
     async def answer_or_refuse(request: Request) -> Response:
         try:
             found: Response = await answer(request)
             return found
         except TdbgError as error:
             status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 400)
-            return refuse(status, str(error), error.hint)
+            return refuse(status, restore_text(str(error)), restore_text(error.hint))
         except (msgspec.MsgspecError, RecursionError) as error:
             return refuse(400, str(error), "")
         except OSError as error:
@@ -154,6 +163,11 @@ def _send_json(value: object, change: Callable[[bytes], bytes] = bytes) -> Respo
 def _send_file(found: Download) -> Response:
     headers = {"content-disposition": f'attachment; filename="{found.name}"'}
     return StreamingResponse(_iter_blocks(found.file), media_type="application/octet-stream", headers=headers)
+
+
+def _send_values(found: RawValues) -> Response:
+    headers = {"content-disposition": f'attachment; filename="{found.name}"', **found.headers}
+    return StreamingResponse(found.blocks, media_type="application/octet-stream", headers=headers)
 
 
 def _iter_blocks(file: IO[bytes]) -> Iterator[bytes]:

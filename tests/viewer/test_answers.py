@@ -81,7 +81,7 @@ def test_saved_batches_are_listed_and_read(client: Client) -> None:
     assert sliced["values"] == ["nan"]
     assert client.ask("/runs/two_ranks/pages/picture", batch=files[1], path="batch.0")["not_finite_at"] == [[2, 3]]
     assert "not_finite_at" not in client.ask("/runs/two_ranks/pages/picture", batch=files[1], path="batch.1")
-    assert client.ask("/runs/captured/batches") == {"batches": []}
+    assert client.ask("/runs/captured/batches") == {"batches": [], "left_out": 0}
     for file in ("../two_ranks/" + files[1], "rank0001/../" + files[1], "/etc/passwd", "rank0001/events.jsonl"):
         answer = client.get("/api/v1/runs/two_ranks/pages/datapoint", params={"batch": file})
         assert answer.status_code == 404 and "no saved batch" in answer.json()["error"]

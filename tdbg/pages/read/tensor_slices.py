@@ -81,6 +81,61 @@ def read_slice(tensor: "Tensor", text: str = "", lists: int = PURE) -> Part:
     return _apply_slice(_decode_part(tensor.read(), tensor, tensor.shape), wanted, text)
 
 
+def iter_slice_bytes(tensor: "Tensor", text: str = "") -> "tuple[tuple[int, ...], Iterator[bytes]]":
+    """The shape of a part, and its bytes as they are stored, some at a time. Raises TdbgError for a part that there is none of.
+
+    Memory: one of the ranges of bytes that lie side by side, in pieces.
+    """
+    wanted = _expand_ellipsis(parse_slice(text), tensor, text) if text else []
+    if not wanted:
+        return tensor.shape, tensor.chunks(CHUNK_BYTES)
+    if not _has_rows(tensor):
+        raise TdbgError(
+            f"{tensor.path} cannot be cut: several values share a byte, or there is none", "leave out slice"
+        )
+    places = [
+        range(size)[index] if isinstance(index, slice) else _normalize_index(index, size, text)
+        for index, size in zip(wanted, tensor.shape, strict=True)
+    ]
+    shape = tuple(len(place) for place in places if isinstance(place, range))
+    return shape, _iter_places(tensor, 0, tensor.shape, places)
+
+
+def _iter_places(
+    tensor: "Tensor", start: int, shape: "tuple[int, ...]", places: "Sequence[int | range]"
+) -> "Iterator[bytes]":
+    """The bytes of places along each dimension, of what begins at ``start`` of the tensor."""
+    whole = math.prod(shape) * tensor.dtype.size
+    if all(place == range(size) for place, size in zip(places, shape, strict=True)):
+        for at in range(start, start + whole, CHUNK_BYTES):
+            yield tensor.read_range(at, min(at + CHUNK_BYTES, start + whole))
+        return
+    width, first = whole // shape[0], places[0]
+    if isinstance(first, int):
+        yield from _iter_places(tensor, start + first * width, shape[1:], places[1:])
+    elif len(shape) == 1:
+        yield from _iter_elements(tensor, start, first)
+    elif first.step == 1 and all(place == range(size) for place, size in zip(places[1:], shape[1:], strict=True)):
+        inner = (len(first), *shape[1:])
+        yield from _iter_places(tensor, start + first.start * width, inner, [range(size) for size in inner])
+    else:
+        for place in first:
+            yield from _iter_places(tensor, start + place * width, shape[1:], places[1:])
+
+
+def _iter_elements(tensor: "Tensor", start: int, places: range) -> "Iterator[bytes]":
+    """Elements of a row, of any step, some at a time."""
+    size = tensor.dtype.size
+    most = max(CHUNK_BYTES // (size * abs(places.step)), 1)
+    for at in range(0, len(places), most):
+        part = places[at : at + most]
+        low, high = min(part[0], part[-1]), max(part[0], part[-1]) + 1
+        data = tensor.read_range(start + low * size, start + high * size)
+        step = abs(part.step)
+        found = data if step == 1 else b"".join(data[i : i + size] for i in range(0, len(data), step * size))
+        yield found if part.step > 0 else b"".join(found[i : i + size] for i in range(len(found) - size, -1, -size))
+
+
 def flat_parts(tensor: "Tensor", size: int = CHUNK_BYTES) -> "Iterator[Array]":
     """The values in row order, some at a time: pieces of ``size`` bytes at most, where a piece can be understood alone."""
     if "scales" in tensor.note or tensor.dtype.packed > 1:

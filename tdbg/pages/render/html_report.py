@@ -5,25 +5,20 @@ page may load nothing and run only the one script whose hash it names.
 """
 
 import html
-import re
-from collections.abc import Iterator
 from importlib import resources
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
-from tdbg.core.errors import TdbgError
 from tdbg.core.tables import format_count
 from tdbg.core.webpage import as_json, content_hash, fill_template
 from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
-from tdbg.pages.read.tensor_values import format_value, value_count
+from tdbg.pages.read.tensor_values import format_value
 from tdbg.pages.render.preview import wanted_bytes
 from tdbg.pages.render.tensor_picture import describe_tensor_picture, truncate_text
 from tdbg.pages.selection.tensor_selection import TensorSelection
+from tdbg.pages.selection.token_lists import token_lists
 
 SCALARS = 1000  # of a datapoint
-TOKENS = 16_384
-TOKEN = 40  # characters
-IDS = re.compile(r"(^|[/.:_])(ids|tokens|input_ids)($|[/.:])")
 
 
 class Report(NamedTuple):
@@ -131,31 +126,6 @@ def _format_summary(report: Report) -> str:
     if report.without:
         said.append(f"{format_count(report.without, 'tensor')} with statistics only")
     return ", ".join(said)
-
-
-def token_lists(datapoint: Datapoint) -> Iterator[tuple[str, list[str]]]:
-    """What may stand at the axes of attention: lists of texts among the scalars, and tensors of ids."""
-    lists: dict[str, list[Any]] = {}
-    for path, value in datapoint.scalars.items():
-        if isinstance(value, list):
-            lists[path] = value
-        elif isinstance(value, str) and path.rpartition("/")[2].isdecimal():
-            lists.setdefault(path.rpartition("/")[0], []).append(value)
-    for path, found in lists.items():
-        if 1 < len(found) <= TOKENS and all(isinstance(word, str) for word in found):
-            yield path, [word[:TOKEN] for word in found]
-    for path, tensor in datapoint.tensors.items():
-        count = value_count(tensor.dtype, tensor.shape)
-        if (
-            IDS.search(path)
-            and tensor.dtype.kind in ("int", "uint")
-            and 1 < count <= TOKENS
-            and max(tensor.shape) == count
-        ):
-            try:
-                yield path, [str(number) for number in tensor.numbers()]
-            except TdbgError:
-                continue
 
 
 def _format_scalar(value: object) -> str:

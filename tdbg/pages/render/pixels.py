@@ -45,6 +45,14 @@ def is_image_batch(tensor: "Tensor") -> bool:
     return len(shape) == 4 and shape[1] == 3 and min(shape[2:]) >= 8 and tensor.dtype.name != "bool"
 
 
+def has_channels_last(tensor: "Tensor") -> bool:
+    """True for images of bytes whose last dimension is three or four channels, one or a batch, at least 8 by 8."""
+    shape = tensor.shape
+    if tensor.dtype.name != "uint8" or len(shape) not in (3, 4) or shape[-1] not in (3, 4):
+        return False
+    return min(shape[-3:-1]) >= 8 and not (len(shape) == 3 and shape[0] == 3)
+
+
 def build_color_map(low: float, high: float) -> "Callable[[float], Rgb]":
     """Value -> colour. Values of both signs go from blue by white (zero) to red, others from dark to light."""
     both = low < 0 < high

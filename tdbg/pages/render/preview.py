@@ -1,14 +1,16 @@
 """A preview of a tensor: planes of its last two dimensions, reduced to block means if they are large."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdbg.core.tables import format_count
 from tdbg.pages.read.datapoint import Tensor
-from tdbg.pages.read.tensor_slices import CHUNK_BYTES, flat_parts
-from tdbg.pages.read.tensor_values import value_shape
-from tdbg.pages.render.pixels import is_image, is_image_batch
+from tdbg.pages.read.tensor_slices import CHUNK_BYTES
+from tdbg.pages.read.tensor_values import decode_array, value_shape
+from tdbg.pages.render.pixels import has_channels_last, is_image, is_image_batch
+from tdbg.pages.render.region import Region, whole_region
 
 if TYPE_CHECKING:
     import numpy
@@ -21,6 +23,7 @@ LARGEST_BYTES = 6_000_000  # of one tensor
 EXACT_BYTES = 1 << 18  # up to here values are kept as float32, if there is room
 LEAST_BYTES = 64
 ROW_BYTES = 256 << 20
+ATTENTION = re.compile(r"attention|attn")
 STEPS = 252  # of "u1": the codes behind them are -inf, inf and nan
 
 
@@ -29,7 +32,8 @@ class Preview(NamedTuple):
 
     data: planes of cells, in row order. kind: "f4", "f2" (times ``scale``), "raw" (bytes), "u1" (steps from low to high).
     shape: planes, rows, columns of cells; whole: of values. block: how many values of each dimension a cell is the mean of.
-    exact: the cells are the values. image: three planes each are the colours of one.
+    exact: the cells are the values. image: three planes each are the colours of one. region: of the whole, what is
+    shown. leading: the dimensions that planes are counted along.
     """
 
     data: bytes
@@ -42,19 +46,27 @@ class Preview(NamedTuple):
     scale: float = 1.0
     low: float = 0.0
     high: float = 0.0
+    region: Region = Region((0, 0), (0, 0), (0, 0))
+    leading: tuple[int, ...] = ()
 
     @property
     def reduction_note(self) -> str:
         """What a person has to know who looks at it."""
-        planes = f"the first {self.shape[0]} of {self.whole[0]} planes" if self.shape[0] < self.whole[0] else ""
+        (start, stop), rows, columns = self.region
+        few = f"the first {stop}" if not start else f"planes {start} to {stop - 1}"
+        planes = f"{few} of {self.whole[0]}{' planes' if not start else ''}" if self.shape[0] < self.whole[0] else ""
+        named = zip(("rows", "columns"), (rows, columns), self.whole[1:], strict=True)
+        sides = ", ".join(f"{name} {a} to {b - 1} of {size}" for name, (a, b), size in named if b - a < size)
         _, high, wide = self.block
         blocks = f"each cell is the mean of {high} by {format_count(wide, 'value')}" if high * wide > 1 else ""
         coarse = "in 252 steps" if self.kind == "u1" else ""
-        return "; ".join(part for part in (planes, blocks, coarse) if part)
+        return "; ".join(part for part in (planes, sides, blocks, coarse) if part)
 
 
 def planes_of(tensor: Tensor) -> tuple[int, int, int]:
     """Planes, rows and columns of a tensor; leading dimensions are planes, what has one is a row."""
+    if has_channels_last(tensor):
+        return 3 * math.prod(tensor.shape[:-3]), tensor.shape[-3], tensor.shape[-2]
     shape = value_shape(tensor.dtype, tensor.shape)
     high, wide = (1, 1, *shape)[-2:]
     return math.prod(shape[:-2]), high, wide
@@ -66,27 +78,23 @@ def wanted_bytes(tensor: Tensor) -> int:
     return 4 * cells if 4 * cells <= EXACT_BYTES else min(2 * cells, LARGEST_BYTES)
 
 
-def build_preview(tensor: Tensor, budget: int) -> Preview | None:
-    """At most ``budget`` bytes of it; None for an empty one, one whose rows are too long, or no budget.
+def build_preview(tensor: Tensor, budget: int, region: Region | None = None) -> Preview | None:
+    """At most ``budget`` bytes of it, or of a part; None for an empty one, one whose rows are too long, or no budget.
 
     Memory: some rows, and the preview. Raises TdbgError where it cannot be read.
     """
     whole = planes_of(tensor)
-    if (
-        not math.prod(whole)
-        or budget < min(LEAST_BYTES, wanted_bytes(tensor))
-        or whole[2] * tensor.dtype.size > ROW_BYTES
-    ):
+    if not math.prod(whole) or budget < min(LEAST_BYTES, wanted_bytes(tensor)) or _is_too_long(tensor, whole):
         return None
-    image = is_image(tensor)
-    if image and tensor.shape[0] != 3:
-        return _build_image_preview(tensor, budget)
-    count, block = _fit_to_budget(whole, budget)
-    image = (image or is_image_batch(tensor)) and count >= 3
+    area = region or whole_region(whole)
+    count, block = _fit_to_budget(area.size, budget)
+    image = _is_colored(tensor) and count >= 3 and area.planes[0] % 3 == 0
     if image:
         count -= count % 3  # whole images
-    cells = _compute_cells(tensor, count, block)
-    return _pack_cells(cells, whole, (1, *block), budget, image=image, are_bytes=_are_bytes(tensor))
+    area = area._replace(planes=(area.planes[0], area.planes[0] + count))
+    cells = _compute_cells(tensor, area, block)
+    made = _pack_cells(cells, whole, (1, *block), budget, image=image, are_bytes=_are_bytes(tensor))
+    return made._replace(region=area, leading=_leading_of(tensor))
 
 
 def build_difference_previews(first: Tensor, second: Tensor, budget: int) -> tuple[Preview, Preview, Preview] | None:
@@ -97,21 +105,39 @@ def build_difference_previews(first: Tensor, second: Tensor, budget: int) -> tup
     import numpy
 
     whole = planes_of(first)
-    if not math.prod(whole) or whole[2] * max(first.dtype.size, second.dtype.size) > ROW_BYTES:
+    if not math.prod(whole) or planes_of(second) != whole or any(_is_too_long(one, whole) for one in (first, second)):
         return None
     count, block = _fit_to_budget(whole, budget)
-    one, other = _compute_cells(first, count, block), _compute_cells(second, count, block)
+    area = whole_region((count, *whole[1:]))
+    one, other = _compute_cells(first, area, block), _compute_cells(second, area, block)
     with numpy.errstate(all="ignore"):
         gaps = numpy.where(one == other, 0.0, other - one)  # equal infinities have no gap
 
     def pack_cells(cells: "Array", *, are_bytes: bool) -> Preview:
-        return _pack_cells(cells, whole, (1, *block), budget, image=False, are_bytes=are_bytes)
+        made = _pack_cells(cells, whole, (1, *block), budget, image=False, are_bytes=are_bytes)
+        return made._replace(region=area, leading=_leading_of(first))
 
     return (
         pack_cells(one, are_bytes=_are_bytes(first)),
         pack_cells(other, are_bytes=_are_bytes(second)),
         pack_cells(gaps, are_bytes=False),
     )
+
+
+def _is_colored(tensor: Tensor) -> bool:
+    """True for pictures; three heads of attention are none."""
+    found = is_image(tensor) or is_image_batch(tensor) or has_channels_last(tensor)
+    return found and not (ATTENTION.search(tensor.path) and tensor.dtype.name != "uint8")
+
+
+def _leading_of(tensor: Tensor) -> tuple[int, ...]:
+    return (*tensor.shape[:-3], 3) if has_channels_last(tensor) else tensor.shape[:-2]
+
+
+def _is_too_long(tensor: Tensor, whole: tuple[int, int, int]) -> bool:
+    """True if what is read at once is too much: a row; of channels that come last, an image."""
+    values = tensor.nbytes // (whole[0] // 3) if has_channels_last(tensor) else whole[2] * tensor.dtype.size
+    return values > ROW_BYTES
 
 
 def _are_bytes(tensor: Tensor) -> bool:
@@ -131,48 +157,84 @@ def _fit_to_budget(whole: tuple[int, int, int], budget: int) -> tuple[int, tuple
     return count, (min(block, high), min(block, wide))
 
 
-def _compute_cells(tensor: Tensor, count: int, block: tuple[int, int]) -> "Array":
-    """The means of blocks, of the first ``count`` planes: float64 [planes, rows, columns]."""
+def _compute_cells(tensor: Tensor, area: Region, block: tuple[int, int]) -> "Array":
+    """The means of blocks of a part: float64 [planes, rows, columns]."""
     import numpy
 
-    _, high, wide = planes_of(tensor)
+    count, high, wide = area.size
     rows, columns = -(-high // block[0]), -(-wide // block[1])
     found = numpy.empty((count * rows, columns), "f8")
     at = 0
-    for part in _row_groups(tensor, block[0], high, wide, count):
+    for part in _group_rows(_iter_rows(tensor, area), block[0], high, wide):
         found[at : at + len(part)] = _compute_block_means(part, 1, block[1])
         at += len(part)
     return found.reshape(count, rows, columns)
 
 
-def _row_groups(tensor: Tensor, size: int, high: int, wide: int, count: int) -> "Iterator[Array]":
+def _group_rows(found: "Iterator[Array]", size: int, high: int, wide: int) -> "Iterator[Array]":
     """The means of every ``size`` rows of each plane, some at a time; none reaches into the next plane."""
     import numpy
 
-    left = count * high
     rest = numpy.empty((0, wide))
     place = 0  # of the first row of ``rest`` in its plane
-    for rows in _iter_row_blocks(tensor, wide):
-        rows = numpy.concatenate([rest, rows[: left - len(rest)]]) if len(rest) else rows[:left]
+    for more in found:
+        rows = numpy.concatenate([rest, more]) if len(rest) else more
         while len(rows):
             take = min(high - place, len(rows))
             whole = take if take == high - place else take // size * size
             if not whole:
                 break
             yield _compute_block_means(rows[:whole], size, 1)
-            rows, left, place = rows[whole:], left - whole, (place + whole) % high
+            rows, place = rows[whole:], (place + whole) % high
         rest = rows
-        if left <= 0:
-            return
 
 
-def _iter_row_blocks(tensor: Tensor, wide: int) -> "Iterator[Array]":
-    """All values as rows, in float64; of complex numbers the absolute ones."""
+def _iter_rows(tensor: Tensor, area: Region) -> "Iterator[Array]":
+    """The rows of a part, plane by plane, in float64; of complex numbers the absolute values."""
     import numpy
 
-    width = max(wide * tensor.dtype.size // tensor.dtype.packed, 1)
-    for part in flat_parts(tensor, max(CHUNK_BYTES // 8 // width, 1) * width):
-        yield (numpy.abs(part) if part.dtype.kind == "c" else part).astype("f8").reshape(-1, wide)
+    if has_channels_last(tensor):
+        parts = _iter_channels(tensor, area)
+    elif "scales" in tensor.note or tensor.dtype.packed > 1:  # no piece of it can be understood alone
+        values = tensor.array().reshape(planes_of(tensor))[slice(*area.planes), slice(*area.rows), slice(*area.columns)]
+        parts = iter(values)
+    else:
+        parts = _iter_stored_rows(tensor, area)
+    for part in parts:
+        yield (numpy.abs(part) if part.dtype.kind == "c" else part).astype("f8")
+
+
+def _iter_stored_rows(tensor: Tensor, area: Region) -> "Iterator[Array]":
+    """Only the rows of the part are read."""
+    _, high, wide = planes_of(tensor)
+    width = wide * tensor.dtype.size
+    step = max(CHUNK_BYTES // 8 // width, 1)
+    for start, stop in _find_runs(area, high):
+        for at in range(start, stop, step):
+            data = tensor.read_range(at * width, min(at + step, stop) * width)
+            yield decode_array(data, tensor.dtype, note=tensor.note).reshape(-1, wide)[:, slice(*area.columns)]
+
+
+def _find_runs(area: Region, high: int) -> "Iterator[tuple[int, int]]":
+    """Rows that lie side by side, counted over all planes."""
+    first, last = area.planes
+    if area.rows == (0, high):
+        yield first * high, last * high
+        return
+    for plane in range(first, last):
+        yield plane * high + area.rows[0], plane * high + area.rows[1]
+
+
+def _iter_channels(tensor: Tensor, area: Region) -> "Iterator[Array]":
+    """One plane of a channel at a time; an image is read once."""
+    high, wide, channels = tensor.shape[-3:]
+    first, last = area.planes
+    for image in range(first // 3, -(-last // 3)):
+        start, stop = ((image * high + row) * wide * channels for row in area.rows)
+        data = decode_array(tensor.read_range(start, stop), tensor.dtype).reshape(-1, wide, channels)
+        for channel in range(3):
+            if first <= 3 * image + channel < last:
+                yield data[:, slice(*area.columns), channel]
 
 
 def _compute_block_means(rows: "Array", high: int, wide: int) -> "Array":
@@ -206,8 +268,8 @@ def _pack_cells(
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
     plain = block == (1, 1, 1)
     made = Preview(b"", "raw", shape, whole, block, plain, image, low=low, high=high)
-    if plain and are_bytes:
-        return made._replace(data=cells.astype("u1").tobytes())
+    if are_bytes and (plain or image):
+        return made._replace(data=cells.round().astype("u1").tobytes(), high=255.0 if image else high)
     with numpy.errstate(all="ignore"):
         if 4 * cells.size <= budget and max(-low, high) < 3e38:
             exact = plain and numpy.array_equal(cells.astype("<f4").astype("f8"), cells, equal_nan=True)
@@ -220,24 +282,3 @@ def _pack_cells(
     for code, where in ((253, cells == -numpy.inf), (254, cells == numpy.inf), (255, numpy.isnan(cells))):
         codes[where] = code
     return made._replace(data=codes.tobytes(), kind="u1", exact=False)
-
-
-def _build_image_preview(tensor: Tensor, budget: int) -> Preview | None:
-    """An image of bytes whose channels come last: its planes are the first three."""
-    import numpy
-
-    high, wide, channels = tensor.shape
-    if tensor.nbytes > ROW_BYTES:
-        return None
-    step = 1
-    while 3 * -(-high // step) * -(-wide // step) > budget:
-        step += 1
-    found = tensor.array().reshape(high, wide, channels).astype("f8")
-    cells = (
-        numpy.stack([_compute_block_means(found[..., channel], step, step) for channel in range(3)])
-        .round()
-        .astype("u1")
-    )
-    shape: Any = cells.shape
-    block = (1, step, step)
-    return Preview(cells.tobytes(), "raw", shape, (3, high, wide), block, step == 1, True, low=0.0, high=255.0)

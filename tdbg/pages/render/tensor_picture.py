@@ -9,6 +9,7 @@ from tdbg.core.tables import to_json_value
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.read.tensor_values import value_count
 from tdbg.pages.render.preview import Preview, build_preview
+from tdbg.pages.render.region import Region
 from tdbg.pages.stats.stored_tensor import measure_tensor
 
 BARS = 64
@@ -31,6 +32,13 @@ def describe_tensor_picture(tensor: Tensor, budget: int) -> dict[str, Any]:
     return found | {"preview": encode_preview(drawn)}
 
 
+def describe_region(tensor: Tensor, budget: int, region: Region) -> dict[str, Any]:
+    """A preview of a part alone: figures and histogram are of the whole tensor. Raises TdbgError where it cannot be read."""
+    found: dict[str, Any] = {"path": truncate_text(tensor.path), "dtype": tensor.dtype.name, "shape": tensor.shape}
+    drawn = build_preview(tensor, budget, region)
+    return found | ({"why": "it takes too much room"} if drawn is None else {"preview": encode_preview(drawn)})
+
+
 def collect_figures(tensor: Tensor) -> dict[str, object]:
     """Figures of all its values, and how many lie in each part of their range."""
     known, bars, _ = measure_tensor(tensor, "", BARS, lists=0)
@@ -44,7 +52,8 @@ def collect_figures(tensor: Tensor) -> dict[str, object]:
 def encode_preview(found: Preview) -> dict[str, object]:
     """The preview as ``web/tensor.js`` decodes it."""
     about: dict[str, object] = {
-        name: getattr(found, name) for name in ("kind", "shape", "whole", "block", "exact", "image")
+        name: getattr(found, name)
+        for name in ("kind", "shape", "whole", "block", "exact", "image", "region", "leading")
     }
     about |= {"scale": found.scale, "low": found.low, "high": found.high, "said": found.reduction_note}
     return {**about, "data": base64.b64encode(found.data).decode()}

@@ -45,6 +45,10 @@ class DatapointNumbers:
             self.names.update(dict.fromkeys((*datapoint.scalars, *self._of_step(datapoint))))
         return found
 
+    def list_step_numbers(self, datapoint: Datapoint) -> list[str]:
+        """Names of the numbers that the record of its training step has."""
+        return list(self._of_step(datapoint))
+
     def in_vain(self) -> list[str]:
         """Names that no datapoint has."""
         return [name for name, found in self.asked.items() if not found]
@@ -53,7 +57,7 @@ class DatapointNumbers:
         if datapoint.phase != "train":
             return {}
         if datapoint.file is not None:
-            path = self._beside.get(str(datapoint.file.path.parent))
+            path = self._beside.get(str(datapoint.file.folder))
         else:  # attempts of a rank count their steps anew: only where there is one is it clear whose this is
             paths = self._by_rank.get(datapoint.rank, set())
             path = next(iter(paths)) if len(paths) == 1 else None

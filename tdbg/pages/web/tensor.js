@@ -58,15 +58,15 @@ function matches(text, search) {
   return search.toLowerCase().split(/\s+/).every(word => lower.includes(word));
 }
 
-function planeName(plane, shape) {
-  const leading = shape.slice(0, -2), found = [];
+function planeName(plane, leading) {
+  const found = [];
   for (let at = leading.length - 1; at >= 0; at--) { found.unshift(plane % leading[at]); plane = Math.floor(plane / leading[at]); }
   return found;
 }
 
 // What stands at a cell of an axis: its place, or the places that it is the mean of, and their words.
-function place(cell, block, size, words) {
-  const first = cell * block, last = Math.min(first + block, size) - 1;
+function place(cell, block, [start, stop], words) {
+  const first = start + cell * block, last = Math.min(first + block, stop) - 1;
   const text = first === last ? `${first}` : `${first}..${last}`;
   return words ? `${text} ${JSON.stringify(words.slice(first, last + 1).join(" "))}` : text;
 }
@@ -78,7 +78,7 @@ function wordsFor(datapoint, size) {
 
 // Tiles side by side, as near to a square as they come.
 function gridOf(planes, high, wide) {
-  const columns = Math.min(Math.max(Math.round(Math.sqrt(planes * high / wide)), 1), planes);
+  const columns = Math.min(Math.max(Math.ceil(Math.sqrt(planes * high / wide)), 1), planes);
   return {columns, rows: Math.ceil(planes / columns)};
 }
 
@@ -100,52 +100,95 @@ function element(name, text, parent, attributes) {
 }
 
 class Heat {
-  // A canvas of cells. Wheel and buttons zoom, dragging moves; words stand at the axes where there is room for them.
+  // A canvas of cells. Wheel, buttons and keys zoom, dragging and arrow keys move; words stand at the axes where there is room for them.
   // scale: {low, high, diverging} of the colours, shared with another picture; else that of the values.
-  constructor(parent, tensor, datapoint, scale) {
-    const preview = tensor.preview;
-    this.tensor = tensor; this.preview = preview; this.values = decode(preview);
-    [this.planes, this.high, this.wide] = preview.shape;
-    const [, high, wide] = preview.whole;
-    this.rowWords = wordsFor(datapoint, high); this.columnWords = wordsFor(datapoint, wide);
-    const finite = this.values.filter(Number.isFinite);
-    this.low = finite.reduce((a, b) => Math.min(a, b), Infinity); this.top = finite.reduce((a, b) => Math.max(a, b), -Infinity);
-    if (!finite.length) { this.low = 0; this.top = 0; }
-    if (scale) { this.low = scale.low; this.top = scale.high; }
-    this.colour = palette(this.low, this.top, Boolean(scale && scale.diverging));
-    this.plane = this.planes > 1 ? -1 : 0; this.image = preview.image; this.pinned = null;
+  // fetchPart: given {planes, rows, columns}, the preview of that part; then other planes can be chosen, and zooming shows more.
+  constructor(parent, tensor, datapoint, scale, fetchPart) {
+    this.tensor = tensor; this.datapoint = datapoint; this.scale = scale; this.fetchPart = fetchPart; this.pinned = null;
+    this.load(tensor.preview);
+    this.base = this.preview; this.image = this.preview.image; this.plane = this.planes > 1 ? -1 : 0;
     this.build(parent);
     this.reset();
   }
 
+  load(preview) {
+    this.preview = preview; this.values = decode(preview); this.picture = null; this.cursor = null;
+    [this.planes, this.high, this.wide] = preview.shape;
+    const [, high, wide] = preview.whole, finite = this.values.filter(Number.isFinite);
+    this.rowWords = wordsFor(this.datapoint, high); this.columnWords = wordsFor(this.datapoint, wide);
+    this.low = finite.reduce((a, b) => Math.min(a, b), Infinity); this.top = finite.reduce((a, b) => Math.max(a, b), -Infinity);
+    if (!finite.length) { this.low = 0; this.top = 0; }
+    if (this.scale) { this.low = this.scale.low; this.top = this.scale.high; }
+    this.colour = palette(this.low, this.top, Boolean(this.scale && this.scale.diverging));
+    if (this.note) this.tellScale();
+  }
+
   build(parent) {
     const tools = element("div", null, parent, {class: "tools"});
+    if (this.fetchPart && this.planes < this.preview.whole[0]) this.buildChooser(tools);
     if (this.planes > 1) {
-      const select = element("select", null, tools, {"aria-label": "plane"});
-      element("option", "all side by side", select, {value: "-1"});
-      for (let plane = 0; plane < this.planes; plane++) element("option", `[${planeName(plane, this.tensor.shape).join(", ")}]`, select, {value: String(plane)});
-      select.addEventListener("change", () => { this.plane = Number(select.value); this.image = false; this.reset(); });
-      this.select = select;
+      this.select = element("select", null, tools, {"aria-label": "plane"});
+      this.fillSelect();
+      this.select.addEventListener("change", () => { this.restore(); this.plane = Number(this.select.value); this.image = false; this.reset(); this.settle(); });
     }
     if (this.preview.image) this.button(tools, "image or channels", () => {
-      this.image = !this.image; this.plane = -1; this.select.value = "-1"; this.reset();
+      this.restore(); this.image = !this.image; this.plane = -1; this.select.value = "-1"; this.reset();
     });
-    this.button(tools, "+", () => this.zoomBy(1.5));
-    this.button(tools, "\u2212", () => this.zoomBy(1 / 1.5));
+    this.button(tools, "+", () => this.zoomBy(1.5), "zoom in");
+    this.button(tools, "\u2212", () => this.zoomBy(1 / 1.5), "zoom out");
     this.button(tools, "fit", () => this.reset());
-    this.canvas = element("canvas", null, parent, {class: "map", tabindex: "0"});
-    this.readout = element("p", "move over the picture for values", parent, {class: "readout"});
+    this.part = element("p", null, parent, {class: "part"});
+    this.canvas = element("canvas", null, parent, {class: "map", tabindex: "0", role: "application", "aria-label": `${this.tensor.path || "values"} as colours. Arrow keys go from cell to cell, Enter lists the largest of a row, + and - zoom, 0 shows all.`});
+    this.readout = element("p", "move over the picture, or with the arrow keys, for values", parent, {class: "readout", "aria-live": "polite"});
     this.row = element("div", null, parent);
-    element("p", `colours from ${shown(this.low)} to ${shown(this.top)}; magenta: nan, orange: inf, cyan: -inf`, parent, {class: "note"});
+    this.note = element("p", null, parent, {class: "note"});
+    this.tellScale();
     this.canvas.addEventListener("mousemove", event => this.move(event));
     this.canvas.addEventListener("mousedown", event => { this.drag = [event.offsetX, event.offsetY]; this.dragged = false; });
     this.canvas.addEventListener("mouseup", () => { this.drag = null; });
     this.canvas.addEventListener("mouseleave", () => { this.drag = null; });
     this.canvas.addEventListener("click", event => { if (!this.dragged) this.pin(this.cellAt(event.offsetX, event.offsetY)); });
     this.canvas.addEventListener("wheel", event => { event.preventDefault(); this.zoomBy(event.deltaY < 0 ? 1.2 : 1 / 1.2, event.offsetX, event.offsetY); });
+    this.canvas.addEventListener("keydown", event => { if (this.press(event)) event.preventDefault(); });
   }
 
-  button(parent, text, action) { element("button", text, parent, {type: "button"}).addEventListener("click", action); }
+  tellScale() { this.note.textContent = `colours from ${shown(this.low)} to ${shown(this.top)}; magenta: nan, orange: inf, cyan: -inf`; }
+
+  fillSelect() {
+    this.select.textContent = "";
+    element("option", "all side by side", this.select, {value: "-1"});
+    for (let plane = 0; plane < this.planes; plane++) element("option", `[${this.nameOf(plane).join(", ")}]`, this.select, {value: String(plane)});
+  }
+
+  nameOf(plane) { return planeName(plane + this.preview.region[0][0], this.preview.leading); }
+
+  // Which planes: an index of each leading dimension, the last one where they begin.
+  buildChooser(tools) {
+    const {leading} = this.preview, perImage = this.preview.image ? 3 : 1, names = leading.length === 2 ? ["sample", "channel"] : leading.map((_, at) => `index ${at}`);
+    this.chosen = leading.slice(0, perImage > 1 ? -1 : undefined).map((size, at) => {
+      const input = element("input", null, element("label", names[at] + " ", tools), {type: "number", min: "0", max: String(size - 1), class: "index"});
+      input.value = "0";
+      input.addEventListener("change", () => this.choose(this.chosen.reduce((found, one, place) => found * leading[place] + Math.min(Math.max(Math.floor(Number(one.value)) || 0, 0), leading[place] - 1), 0) * perImage));
+      return input;
+    });
+    this.step = this.planes;
+    this.button(tools, "\u2039", () => this.choose(Math.max(this.base.region[0][0] - this.step, 0)), "earlier planes");
+    this.button(tools, "\u203a", () => { if (this.base.region[0][1] < this.base.whole[0]) this.choose(this.base.region[0][1]); }, "later planes");
+  }
+
+  async choose(start) {
+    const {whole, leading, image} = this.base, last = leading[leading.length - 1];
+    const end = image || leading.length < 2 ? whole[0] : (Math.floor(start / last) + 1) * last;  // one sample at a time
+    const mine = this.asked = `planes ${start}`, preview = await this.fetchPart({planes: `${start}:${Math.min(start + this.step, end)}`});
+    if (!preview || mine !== this.asked) return;
+    this.load(preview); this.base = preview; this.under = null; this.image = preview.image && this.image;
+    this.plane = this.planes > 1 ? -1 : 0;
+    if (this.select) this.fillSelect();
+    planeName(start, leading).forEach((index, at) => { if (this.chosen[at]) this.chosen[at].value = String(index); });
+    this.reset();
+  }
+
+  button(parent, text, action, label) { element("button", text, parent, {type: "button", ...(label ? {"aria-label": label, title: label} : {})}).addEventListener("click", action); }
 
   get size() {  // of the picture, in cells
     if (this.plane >= 0) return [this.wide, this.high];
@@ -155,7 +198,14 @@ class Heat {
 
   get tiles() { return this.image ? this.planes / 3 : this.planes; }  // an image is three planes
 
+  // The picture of all rows and columns, after a part of them.
+  restore() {
+    if (this.preview === this.base) return;
+    this.load(this.base); this.plane = this.basePlane; this.under = null;
+  }
+
   reset() {
+    this.restore(); this.asked = null;
     const [wide, high] = this.size, labelled = this.plane >= 0 && (this.rowWords || this.columnWords);
     this.left = labelled && this.rowWords ? 96 : 0; this.above = labelled && this.columnWords ? 96 : 0;
     const room = Math.max((this.canvas.parentNode.clientWidth || 900) - this.left - 40, 200);
@@ -163,7 +213,96 @@ class Heat {
     this.canvas.width = Math.ceil(Math.min(wide * this.zoom, room)) + this.left;
     this.canvas.height = Math.ceil(Math.min(high * this.zoom, 640)) + this.above;
     this.x = this.y = 0; this.picture = null; this.row.textContent = "";
-    this.draw();
+    this.tellPart();
+    this.draw(); this.settle();
+  }
+
+  tellPart() {
+    const {region, whole, leading} = this.preview, [planes, ...sides] = region, words = [];
+    if (planes[1] - planes[0] < this.base.whole[0] && this.fetchPart) words.push(planes[1] - planes[0] === 1 ? `plane [${planeName(planes[0], leading).join(", ")}]` : `planes [${planeName(planes[0], leading).join(", ")}] to [${planeName(planes[1] - 1, leading).join(", ")}]`);
+    sides.forEach(([from, to], at) => { if (to - from < whole[at + 1]) words.push(`${at ? "columns" : "rows"} ${from} to ${to - 1} of ${whole[at + 1]}`); });
+    const [, high, wide] = this.preview.block;
+    if (this.preview !== this.base) words.push(high * wide > 1 ? `each cell is the mean of ${high} by ${wide}` : "each cell is a value");
+    this.part.textContent = words.length ? "Shown: " + words.join(", ") : "";
+  }
+
+  // The planes that one picture without gaps is of; null for several side by side.
+  get single() {
+    const first = this.preview.region[0][0];
+    if (this.image) return this.planes === 3 ? [first, first + 3] : null;
+    return this.plane >= 0 ? [first + this.plane, first + this.plane + 1] : null;
+  }
+
+  settle() {  // once the view rests, a part of it is asked for where more can be seen
+    if (!this.fetchPart || !this.single) return;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.refine(), 200);
+  }
+
+  visible() {  // rows and columns of values that lie in the window
+    const {block, region, whole} = this.preview;
+    return [[this.y, this.canvas.height - this.above, 1], [this.x, this.canvas.width - this.left, 2]].map(([moved, room, at]) => {
+      const from = region[at][0] + Math.floor(-moved / this.zoom) * block[at], to = region[at][0] + Math.ceil((room - moved) / this.zoom) * block[at];
+      return [Math.min(Math.max(from, 0), whole[at] - 1), Math.max(Math.min(to, whole[at]), 1)];
+    });
+  }
+
+  async refine() {
+    if (!this.single || !this.canvas.isConnected) return;
+    const seen = this.visible(), coarse = preview => Math.max(preview.block[1], preview.block[2]);
+    const wanted = Math.max(Math.floor(coarse(this.preview) / this.zoom), 1);
+    const covers = preview => seen.every(([from, to], at) => preview.region[at + 1][0] <= from && to <= preview.region[at + 1][1]);
+    if (covers(this.preview) && coarse(this.preview) <= wanted) return;
+    if (coarse(this.base) <= wanted) { if (this.preview !== this.base) this.swap(this.base, this.basePlane); return; }
+    const [rows, columns] = seen.map(([from, to], at) => [Math.max(from - Math.ceil((to - from) / 4), 0), Math.min(to + Math.ceil((to - from) / 4), this.base.whole[at + 1])]);
+    const words = {planes: this.single.join(":"), rows: rows.join(":"), columns: columns.join(":")}, mine = JSON.stringify(words);
+    if (mine === this.asked) return;
+    this.asked = mine;
+    const preview = await this.fetchPart(words);
+    if (!preview || mine !== this.asked || (covers(this.preview) && coarse(preview) >= coarse(this.preview))) return;
+    this.swap(preview, 0);
+  }
+
+  // Another preview of the same plane: what lies in the window stays where it is.
+  swap(preview, plane) {
+    const from = this.preview;
+    if (from === this.base) { this.basePlane = this.plane; this.under = {picture: this.picture, preview: from}; }
+    const size = one => Math.max(one.block[1], one.block[2]), zoom = this.zoom * size(preview) / size(from);
+    const shift = (moved, at) => (moved / this.zoom * size(from) + preview.region[at][0] - from.region[at][0]) / size(preview) * zoom;
+    const x = shift(this.x, 2), y = shift(this.y, 1), cursor = this.cursor && this.cursor.map((cell, at) => Math.floor((from.region[2 - at][0] + (cell + 0.5) * from.block[2 - at] - preview.region[2 - at][0]) / preview.block[2 - at]));
+    this.load(preview); this.plane = this.image ? -1 : plane;
+    if (preview === this.base) this.under = null;
+    this.zoom = zoom; this.x = x; this.y = y; this.cursor = cursor; this.row.textContent = "";
+    this.tellPart(); this.draw();
+  }
+
+  press(event) {  // true if the key is of the picture
+    const moves = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}[event.key];
+    if (event.ctrlKey || event.metaKey || event.altKey) return false;
+    if (moves) this.moveCursor(moves, event.shiftKey ? 10 : 1);
+    else if (event.key === "Enter" || event.key === " ") this.pin(this.cursor && this.cell(...this.cursor));
+    else if (event.key === "+" || event.key === "=") this.zoomBy(1.5, ...this.cursorPlace());
+    else if (event.key === "-" || event.key === "_") this.zoomBy(1 / 1.5, ...this.cursorPlace());
+    else if (event.key === "0" || event.key === "Home") this.reset();
+    else return false;
+    return true;
+  }
+
+  cursorPlace() { return this.cursor ? [this.left + this.x + (this.cursor[0] + 0.5) * this.zoom, this.above + this.y + (this.cursor[1] + 0.5) * this.zoom] : []; }
+
+  moveCursor([right, down], count) {
+    const sizes = this.size, limit = (value, size) => Math.min(Math.max(value, 0), size - 1);
+    const first = [-this.x, -this.y].map((moved, at) => limit(Math.ceil(moved / this.zoom), sizes[at]));
+    let next = this.cursor ? [limit(this.cursor[0] + right * count, sizes[0]), limit(this.cursor[1] + down * count, sizes[1])] : first;
+    if (!this.cell(...next)) next = [limit(next[0] + right, sizes[0]), limit(next[1] + down, sizes[1])];  // a line between tiles
+    if (!this.cell(...next)) return;
+    this.cursor = next;
+    const rooms = [this.canvas.width - this.left, this.canvas.height - this.above];
+    const [x, y] = [this.x, this.y].map((moved, at) => Math.min(Math.max(moved, -next[at] * this.zoom), Math.max(rooms[at] - (next[at] + 1) * this.zoom, -next[at] * this.zoom)));
+    const [keptX, keptY] = [this.x, this.y].map((moved, at) => moved + next[at] * this.zoom >= 0 && moved + (next[at] + 1) * this.zoom <= rooms[at]);
+    this.x = keptX ? this.x : x; this.y = keptY ? this.y : y;
+    this.readout.textContent = this.told(this.cell(...next));
+    this.draw(); this.settle();
   }
 
   zoomBy(factor, x, y) {  // what lies below the pointer stays there
@@ -171,7 +310,7 @@ class Heat {
     const zoom = Math.min(Math.max(this.zoom * factor, 0.25), 48), ratio = zoom / this.zoom;
     this.x = at[0] - this.left - (at[0] - this.left - this.x) * ratio;
     this.y = at[1] - this.above - (at[1] - this.above - this.y) * ratio;
-    this.zoom = zoom; this.draw();
+    this.zoom = zoom; this.draw(); this.settle();
   }
 
   value(plane, row, column) { return this.values[(plane * this.high + row) * this.wide + column]; }
@@ -227,9 +366,22 @@ class Heat {
     context.save(); context.beginPath();
     context.rect(this.left, this.above, this.canvas.width - this.left, this.canvas.height - this.above); context.clip();
     context.imageSmoothingEnabled = false;
+    if (this.under) this.drawUnder(context);
     context.drawImage(this.picture, this.left + this.x, this.above + this.y, this.picture.width * this.zoom, this.picture.height * this.zoom);
+    if (this.cursor) this.drawCursor(context);
     context.restore();
     this.label(context);
+  }
+
+  drawUnder(context) {  // coarse cells beside the fine ones
+    const {picture, preview} = this.under, share = this.zoom / Math.max(this.preview.block[1], this.preview.block[2]);
+    const place = at => (preview.region[at][0] - this.preview.region[at][0]) * share, size = at => preview.block[at] * share;
+    context.drawImage(picture, this.left + this.x + place(2), this.above + this.y + place(1), picture.width * size(2), picture.height * size(1));
+  }
+
+  drawCursor(context) {
+    const side = Math.max(this.zoom, 3), [x, y] = [this.left + this.x + this.cursor[0] * this.zoom, this.above + this.y + this.cursor[1] * this.zoom];
+    for (const [colour, out] of [["#000", 1.5], ["#fff", 0.5]]) { context.strokeStyle = colour; context.lineWidth = 1; context.strokeRect(x - out, y - out, side + 2 * out, side + 2 * out); }
   }
 
   label(context) {  // words at the axes: each one where they fit, else every second, fourth ...
@@ -237,52 +389,51 @@ class Heat {
     const step = Math.max(Math.ceil(11 / this.zoom), 1), [, blockHigh, blockWide] = this.preview.block;
     context.font = "10px sans-serif"; context.textBaseline = "middle"; context.textAlign = "right";
     context.fillStyle = getComputedStyle(document.body).color;
-    const word = (words, cell, block) => (words[cell * block] || "").slice(0, 16);
+    const [, [firstRow], [firstColumn]] = this.preview.region;
+    const word = (words, cell, block, first) => (words[first + cell * block] || "").slice(0, 16);
     for (let row = 0; this.left && row < this.high; row += step) {
       const y = this.above + this.y + (row + 0.5) * this.zoom;
-      if (y > this.above && y < this.canvas.height) context.fillText(word(this.rowWords, row, blockHigh), this.left - 4, y);
+      if (y > this.above && y < this.canvas.height) context.fillText(word(this.rowWords, row, blockHigh, firstRow), this.left - 4, y);
     }
     context.textAlign = "left";
     for (let column = 0; this.above && column < this.wide; column += step) {
       const x = this.left + this.x + (column + 0.5) * this.zoom;
       if (x <= this.left || x >= this.canvas.width) continue;
       context.save(); context.translate(x, this.above - 4); context.rotate(-Math.PI / 2);
-      context.fillText(word(this.columnWords, column, blockWide), 0, 0); context.restore();
+      context.fillText(word(this.columnWords, column, blockWide, firstColumn), 0, 0); context.restore();
     }
   }
 
   move(event) {
     if (this.drag) {
       this.x += event.offsetX - this.drag[0]; this.y += event.offsetY - this.drag[1];
-      this.drag = [event.offsetX, event.offsetY]; this.dragged = true; this.draw();
+      this.drag = [event.offsetX, event.offsetY]; this.dragged = true; this.draw(); this.settle();
     }
     const cell = this.cellAt(event.offsetX, event.offsetY);
     this.readout.textContent = cell ? this.told(cell) : "";
   }
 
   told([plane, row, column]) {
-    const [, blockHigh, blockWide] = this.preview.block, [, high, wide] = this.preview.whole;
-    const cell = [place(row, blockHigh, high, this.rowWords), place(column, blockWide, wide, this.columnWords)];
-    if (this.image) {
-      const which = this.tiles > 1 ? [planeName(plane, this.tensor.shape)[0], "0..2"] : [];
-      return `[${[...which, ...cell].join(", ")}] = ${[0, 1, 2].map(channel => shown(this.value(plane + channel, row, column))).join(", ")}`;
-    }
-    const at = [...planeName(plane, this.tensor.shape), ...cell].slice(-Math.max(this.tensor.shape.length, 1)).join(", ");
-    const about = blockHigh * blockWide > 1 ? "mean " : this.preview.exact ? "" : "\u2248 ";
-    return `[${at}] = ${about}${shown(this.value(plane, row, column))}`;
+    const [, blockHigh, blockWide] = this.preview.block, [, rows, columns] = this.preview.region, {shape} = this.tensor;
+    const cell = [place(row, blockHigh, rows, this.rowWords), place(column, blockWide, columns, this.columnWords)];
+    const name = this.nameOf(plane), isLast = this.preview.leading.length === shape.length - 2 && shape.length > 2 && this.preview.leading[name.length - 1] !== shape[shape.length - 3];
+    const values = this.image ? [0, 1, 2].map(channel => this.value(plane + channel, row, column)) : [this.value(plane, row, column)];
+    const channel = this.image ? "0..2" : name[name.length - 1], before = name.slice(0, -1), about = blockHigh * blockWide > 1 ? "mean " : this.preview.exact || this.image ? "" : "\u2248 ";
+    const at = isLast ? [...before, ...cell, channel] : [...(this.image ? (before.length ? [...before, channel] : []) : name), ...cell];
+    return `[${at.slice(-Math.max(shape.length, 1)).join(", ")}] = ${about}${values.map(shown).join(", ")}`;
   }
 
   pin(cell) {  // the largest values of one row: of attention, where a token looks
     this.row.textContent = "";
     if (!cell || this.image || this.wide < 2) return;
-    const [plane, row] = cell, [, blockHigh, blockWide] = this.preview.block, [, high, wide] = this.preview.whole;
+    const [plane, row] = cell, [, blockHigh, blockWide] = this.preview.block, [, rows, columns] = this.preview.region;
     const values = Array.from({length: this.wide}, (_, column) => [this.value(plane, row, column), column]);
     values.sort((a, b) => (b[0] - a[0]) || 0);
-    element("p", `largest in row ${place(row, blockHigh, high, this.rowWords)}:`, this.row, {class: "note"});
+    element("p", `largest in row ${place(row, blockHigh, rows, this.rowWords)}${columns[1] - columns[0] < this.preview.whole[2] ? `, columns ${columns[0]} to ${columns[1] - 1}` : ""}:`, this.row, {class: "note"});
     const table = element("table", null, this.row);
     for (const [value, column] of values.slice(0, 10)) {
       const line = element("tr", null, table);
-      element("th", place(column, blockWide, wide, this.columnWords), line);
+      element("th", place(column, blockWide, columns, this.columnWords), line);
       element("td", shown(value), line);
     }
   }
@@ -303,7 +454,8 @@ function histogram(parent, tensor) {
   });
 }
 
-function showTensor(parent, datapoint, tensor) {
+// fetchPart: as of Heat.
+function showTensor(parent, datapoint, tensor, fetchPart) {
   element("h2", tensor.path, parent);
   element("p", `${tensor.dtype} [${tensor.shape.join(", ")}], datapoint ${datapoint.key}, ${describe(datapoint)}`, parent, {class: "soft"});
   if (tensor.error) element("p", tensor.error, parent, {class: "bad"});
@@ -318,7 +470,7 @@ function showTensor(parent, datapoint, tensor) {
   if (!tensor.preview) { element("p", tensor.why || "", parent, {class: "note"}); return; }
   if (tensor.preview.said) element("p", tensor.preview.said, parent, {class: "note"});
   if (tensor.preview.shape.every(size => size === 1)) return;
-  return new Heat(element("div", null, parent), tensor, datapoint);
+  return new Heat(element("div", null, parent), tensor, datapoint, undefined, fetchPart);
 }
 
 function showScalars(parent, datapoint) {

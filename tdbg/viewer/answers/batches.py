@@ -32,30 +32,42 @@ class SavedBatch(msgspec.Struct, kw_only=True):
 
 
 class SavedBatches(msgspec.Struct, kw_only=True):
-    """The saved batches of a run, by rank and step."""
+    """The saved batches of a run, by rank and step. left_out: how many more there are."""
 
     batches: list[SavedBatch]
+    left_out: int = 0
 
 
 @route("GET", f"{API}/runs/{{run}}/batches")
 def list_batches(served: Served, run: str) -> SavedBatches:
     """List the batches that were saved when something was found."""
-    return SavedBatches(batches=list(islice(iter_batches(served.runs.open_run(run)), MAX_BATCHES)))
+    found = _iter_files(served.runs.open_run(run))
+    batches = [_describe_batch(*one) for one in islice(found, MAX_BATCHES)]
+    return SavedBatches(batches=batches, left_out=sum(1 for _ in found))
 
 
 def iter_batches(run: RunDir) -> Iterator[SavedBatch]:
     """The saved batches; only regular files count."""
+    return (_describe_batch(*one) for one in _iter_files(run))
+
+
+def _iter_files(run: RunDir) -> Iterator[tuple[ProcessDir, Path, int, int]]:
+    """The process, path, step and bytes of each."""
     for process in run.list_processes():
         for path in sorted(process.path.glob("batch_step*.safetensors")):
             match, status = NAME.fullmatch(path.name), _read_status(path)
             if match and status is not None and stat.S_ISREG(status.st_mode):
-                yield SavedBatch(
-                    file=f"{process.label}/{path.name}",
-                    rank=process.rank,
-                    step=int(match[1]),
-                    bytes=status.st_size,
-                    left_out=_read_left_out(process, path.stem),
-                )
+                yield process, path, int(match[1]), status.st_size
+
+
+def _describe_batch(process: ProcessDir, path: Path, step: int, nbytes: int) -> SavedBatch:
+    return SavedBatch(
+        file=f"{process.label}/{path.name}",
+        rank=process.rank,
+        step=step,
+        bytes=nbytes,
+        left_out=_read_left_out(process, path.stem),
+    )
 
 
 def find_batch(run: RunDir, file: str) -> Path | None:

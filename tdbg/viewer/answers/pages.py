@@ -1,24 +1,31 @@
 """Captured tensors: the list, one datapoint, statistics, parts of a tensor."""
 
+import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.core.rundir import RunDir
 from tdbg.core.tables import to_json_value
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Listing
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.render.preview import wanted_bytes
+from tdbg.pages.read.tensor_slices import iter_slice_bytes
+from tdbg.pages.render.preview import planes_of, wanted_bytes
+from tdbg.pages.render.region import parse_region
 from tdbg.pages.render.tensor_pair import describe_tensor_pair
-from tdbg.pages.render.tensor_picture import describe_tensor_picture
+from tdbg.pages.render.tensor_picture import describe_region, describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
-from tdbg.pages.selection.locations import Selected, select_datapoints
+from tdbg.pages.selection.locations import Selected, is_selected, select_datapoints
+from tdbg.pages.selection.token_lists import describe_token_values, describe_tokens
 from tdbg.pages.stats.nonfinite_places import find_nonfinite_places
 from tdbg.viewer.answers.batches import find_batch
-from tdbg.viewer.routes import API, NotFoundError, route
+from tdbg.viewer.routes import API, NotFoundError, RawValues, route
 from tdbg.viewer.run_library import Served
 
 PICTURE_BYTES = 1 << 20
@@ -61,12 +68,37 @@ class TensorQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     batch: str = ""
 
 
+class TokensQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which datapoint. batch: the file of a saved batch, instead of a key."""
+
+    key: str = ""
+    nth: int = 0
+    batch: str = ""
+
+
 class PictureQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which tensor is drawn. batch: the file of a saved batch, instead of a key."""
+    """Which tensor is drawn. batch: the file of a saved batch, instead of a key.
+
+    planes, rows, columns: a part of it, as ranges such as 64:128 without the second. Leading dimensions are counted as
+    planes, in row order. Then the answer is the picture alone.
+    """
 
     path: str
     key: str = ""
     nth: int = 0
+    batch: str = ""
+    planes: str = ""
+    rows: str = ""
+    columns: str = ""
+
+
+class RawQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which tensor of which datapoint. slice: such as 0,:,3:5; without it all of it. batch: a saved batch, instead of a key."""
+
+    path: str
+    key: str = ""
+    nth: int = 0
+    slice: str = ""
     batch: str = ""
 
 
@@ -88,9 +120,12 @@ class NothingCapturedError(NotFoundError):
 def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
     """Layers, shapes and datapoints, as `tdbg inspect-pages ls --json`."""
     selected = Selected(ranks=query.ranks, steps=query.steps, epochs=query.epochs, phase=query.phase)
-    if not _has_pages(served.runs.open_run(run).path):
+    place = served.runs.open_run(run).path
+    if not has_pages(place):
         return NO_PAGES
-    with _open_pages(served, run) as pages:
+    if not (query.datapoints or is_selected(selected)):
+        return served.tables.get_table(place, lambda: open_run_pages(served, run)).about
+    with open_run_pages(served, run) as pages:
         found = Listing()
         for datapoint in select_datapoints(pages, selected):
             found.add_datapoint(datapoint)
@@ -100,19 +135,33 @@ def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
 @route("GET", f"{API}/runs/{{run}}/pages/datapoint")
 def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, Any]:
     """One datapoint with its tensors; of one that is named the figures, a histogram, and few values."""
-    with _open_pages(served, run, query.batch) as pages:
+    with open_run_pages(served, run, query.batch) as pages:
         datapoint = _find_datapoint(pages, query.key, query.nth, query.batch)
         if not query.path:
-            return describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
+            found = describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
+            return found | {"tokens": describe_tokens(datapoint)}
         plain: dict[str, Any] = to_json_value(describe_tensor(_find_tensor(datapoint, query.path), query.slice))
+        return plain
+
+
+@route("GET", f"{API}/runs/{{run}}/pages/tokens")
+def show_tokens(served: Served, run: str, query: TokensQuery) -> dict[str, Any]:
+    """The text of a datapoint as tokens, each list with the numbers that were captured of its tokens."""
+    with open_run_pages(served, run, query.batch) as pages:
+        found = describe_token_values(_find_datapoint(pages, query.key, query.nth, query.batch))
+        plain: dict[str, Any] = to_json_value({"lists": found})
         return plain
 
 
 @route("GET", f"{API}/runs/{{run}}/pages/picture")
 def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]:
     """One tensor as the pages draw it: figures, histogram, a preview that is reduced where it is large, what is not finite."""
-    with _open_pages(served, run, query.batch) as pages:
+    with open_run_pages(served, run, query.batch) as pages:
         tensor = _find_tensor(_find_datapoint(pages, query.key, query.nth, query.batch), query.path)
+        if query.planes or query.rows or query.columns:
+            region = parse_region(planes_of(tensor), query.planes, query.rows, query.columns)
+            part: dict[str, Any] = to_json_value(describe_region(tensor, PICTURE_BYTES, region))
+            return part
         picture = describe_tensor_picture(tensor, min(wanted_bytes(tensor), PICTURE_BYTES))
         figures = picture.get("figures", {})
         if figures.get("nan") or figures.get("inf"):
@@ -124,10 +173,29 @@ def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]
 @route("GET", f"{API}/runs/{{run}}/pages/difference")
 def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[str, Any]:
     """One tensor of two datapoints, and the second minus the first, reduced where they are large."""
-    with _open_pages(served, run) as pages:
+    with open_run_pages(served, run) as pages:
         first = _find_tensor(_find_datapoint(pages, query.key, query.nth), query.path)
         second = _find_tensor(_find_datapoint(pages, query.other_key, query.other_nth), query.path)
         return describe_tensor_pair(first, second, min(wanted_bytes(first), PICTURE_BYTES))
+
+
+@route("GET", f"{API}/runs/{{run}}/pages/raw")
+def send_values(served: Served, run: str, query: RawQuery) -> RawValues:
+    """The values of a tensor, or of a slice of it, as bytes in row order; type and shape are in the headers."""
+    pages = open_run_pages(served, run, query.batch)
+    with undo_on_error(pages.close):
+        tensor = _find_tensor(_find_datapoint(pages, query.key, query.nth, query.batch), query.path)
+        shape, blocks = iter_slice_bytes(tensor, query.slice)
+        nbytes = math.prod(shape) * tensor.dtype.size if query.slice else tensor.nbytes
+        first = next(blocks, b"")  # what cannot be read is said before the answer begins
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", query.path)[-100:] + ".bin"
+    return RawValues(_iter_and_close(first, blocks, pages), nbytes, name, tensor.dtype.name, shape)
+
+
+def _iter_and_close(first: bytes, blocks: Iterator[bytes], pages: PageSet) -> Iterator[bytes]:
+    with pages:
+        yield first
+        yield from blocks
 
 
 def _find_datapoint(pages: PageSet, key: str, nth: int, batch: str = "") -> Datapoint:
@@ -144,11 +212,13 @@ def _find_tensor(datapoint: Datapoint, path: str) -> Tensor:
     return tensor
 
 
-def _has_pages(run: Path) -> bool:
+def has_pages(run: Path) -> bool:
+    """True if a run has captured tensors."""
     return any(run.glob("rank*/pages")) or any(run.glob("rank*/*/pages"))
 
 
-def _open_pages(served: Served, run: str, batch: str = "") -> PageSet:
+def open_run_pages(served: Served, run: str, batch: str = "") -> PageSet:
+    """The captured tensors of a run, or those of one saved batch. Raises NothingCapturedError where there are none."""
     place = _locate_batch(served.runs.open_run(run), batch) if batch else served.runs.locate_pages(run)
     try:
         return PageSet.open(place)

@@ -1,46 +1,39 @@
 // Captured tensors and saved batches: layers, datapoints, and one datapoint with pictures of its tensors, or two of them and the difference.
-const MAX_ROWS = 500;
+import {showGrid} from "./datapoint_grid.js";
+import {showOverlays} from "./overlay.js";
+import {showTokens} from "./token_text.js";
+
 const NOTHING_CAPTURED = "No tensors were captured in this run: use `tdbg run --capture LAYER`.";
 
-export async function showTensors({root, base, ask, addressOf, run, link, showState}) {
+export async function showTensors({root, base, ask, download, addressOf, run, link, showState, open}) {
   const place = new URLSearchParams(location.search);
-  const {batches} = await ask(base + "/batches");
-  if (place.get("batch") !== null) return showBatch({root, base, ask, addressOf, run, link, batches, file: place.get("batch")});
+  const {batches, left_out} = await ask(base + "/batches");
+  if (place.get("batch") !== null) return showBatch({root, base, ask, download, addressOf, run, link, batches, file: place.get("batch")});
+  if (place.get("key") !== null) return showDatapoint({root, base, ask, download, addressOf, run, link, place});
   let found;
   try {
-    found = await ask(base + "/pages", {datapoints: true});
+    found = await ask(base + "/pages");
   } catch (error) {
     if (!batches.length || error.name === "AbortError") throw error;
     root.replaceChildren();
-    listBatches({root, addressOf, run, link, batches});
+    listBatches({root, addressOf, run, link, batches, left_out});
     return void appendElement("p", error.message, root, "state bad");
   }
   if (!found.datapoints && !batches.length) return showState(root, NOTHING_CAPTURED);
-  const list = numberDatapoints(found.list);
-  if (place.get("key") !== null) return showDatapoint({root, base, ask, addressOf, run, link, place, list});
   root.replaceChildren();
-  if (batches.length) listBatches({root, addressOf, run, link, batches});
+  if (batches.length) listBatches({root, addressOf, run, link, batches, left_out});
   if (!found.datapoints) return appendElement("p", NOTHING_CAPTURED, root, "note");
-  appendElement("p", `${found.datapoints} datapoints, ${found.tensors} tensors, ${formatBytes(found.bytes)}`, root, "note");
   for (const problem of found.problems) appendElement("p", problem.text, root, "state bad");
+  await showGrid({root, base, ask, addressOf, run, link, open});
   appendElement("h2", "Layers", root);
+  appendElement("p", `${formatNumber(found.tensors)} tensors, ${formatBytes(found.bytes)}`, root, "note");
   fillRows(appendElement("div", undefined, root, "scroll"), ["path", "dtype", "shapes", "datapoints", "bytes"],
     found.layers.map(one => [one.path, one.dtypes.join(", "), one.shapes.slice(0, 4).map(shape => "[" + shape.join(", ") + "]").join(" "), one.datapoints, one.bytes]));
-  appendElement("h2", "Datapoints", root);
-  const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll whole"), "wide");
-  const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
-  for (const name of ["key", "rank", "step", "epoch", "phase", "tensors", "bytes"]) appendElement("th", name, head);
-  for (const one of list.slice(0, MAX_ROWS)) {
-    const row = appendElement("tr", undefined, body);
-    appendElement("td", undefined, row).append(link(`${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`, String(one.key)));
-    for (const name of ["rank", "step", "epoch", "phase", "tensors", "bytes"]) appendElement("td", formatNumber(one[name]), row);
-  }
-  if (list.length > MAX_ROWS) appendElement("p", `${list.length - MAX_ROWS} more datapoints are left out.`, root, "note");
 }
 
 export const addressOfBatch = (tensors, batch) => `${tensors}?batch=${encodeURIComponent(batch.file)}`;
 
-function listBatches({root, addressOf, run, link, batches}) {
+function listBatches({root, addressOf, run, link, batches, left_out}) {
   appendElement("h2", "Batches saved at findings", root);
   const table = appendElement("table", undefined, appendElement("div", undefined, root, "scroll"));
   const head = appendElement("tr", undefined, appendElement("thead", undefined, table)), body = appendElement("tbody", undefined, table);
@@ -52,22 +45,19 @@ function listBatches({root, addressOf, run, link, batches}) {
     for (const name of ["rank", "bytes"]) appendElement("td", formatNumber(batch[name]), row, "number");
     appendElement("td", batch.file, row);
   }
+  if (left_out) appendElement("p", `${formatNumber(left_out)} more saved batches are not listed: they lie beside these in ${run}.`, root, "note");
 }
 
 // One saved batch: each of its tensors with what is not finite in it.
-async function showBatch({root, base, ask, addressOf, run, link, batches, file}) {
+async function showBatch({root, base, ask, download, addressOf, run, link, batches, file}) {
   const batch = batches.find(one => one.file === file);
   root.replaceChildren();
   appendElement("p", undefined, root).append(link(addressOf(run, "tensors"), "All tensors of this run"));
-  if (!batch) return appendElement("p", "There is no such saved batch.", root, "state bad");
-  appendElement("h2", `Batch saved at step ${batch.step}` + (batch.rank === null ? "" : `, rank ${batch.rank}`), root);
-  appendElement("p", `${run}/${file}, ${formatBytes(batch.bytes)}; \`tdbg inspect-pages\` reads it too`, root, "note");
-  for (const one of batch.left_out) appendElement("p", "not saved: " + one, root, "note");
-  const details = await ask(base + "/pages/datapoint", {batch: file}), grid = appendElement("div", undefined, root, "tensors");
-  await Promise.all(details.tensors.map(tensor => {
-    const card = appendElement("section", undefined, grid, "tensor");
-    return fillTensor(card, base, ask, {batch: file}, details, tensor.path);
-  }));
+  const details = await ask(base + "/pages/datapoint", {batch: file});
+  appendElement("h2", batch ? `Batch saved at step ${batch.step}` + (batch.rank === null ? "" : `, rank ${batch.rank}`) : "Saved batch", root);
+  appendElement("p", `${run}/${file}${batch ? ", " + formatBytes(batch.bytes) : ""}; \`tdbg inspect-pages\` reads it too`, root, "note");
+  for (const one of batch ? batch.left_out : []) appendElement("p", "not saved: " + one, root, "note");
+  await fillTensors({parent: root, base, ask, download, where: {batch: file}, details});
 }
 
 // Each with its number among those of the same key, as the server counts them.
@@ -80,38 +70,26 @@ export function numberDatapoints(list) {
   });
 }
 
-// The same datapoint in other epochs, a row of a batch included; where it was captured once, other steps of its rank and phase.
-function findSeries(list, one) {
-  const ordered = those => those.sort((a, b) => (a.epoch ?? 0) - (b.epoch ?? 0) || (a.step ?? 0) - (b.step ?? 0));
-  const same = findSame(list, one.key).filter(other => other.rank === one.rank);
-  const steps = list.filter(other => other.rank === one.rank && other.phase === one.phase);
-  return ordered(same.length > 1 || !steps.some(other => other.key === one.key) ? same : steps);
-}
-
-// All of a key, in the order of the server.
-function findSame(list, key) {
-  let nth = 0;
-  return list.flatMap(one => {
-    const rows = (one.keys || []).filter(row => String(row) === key).length;
-    return Array.from({length: rows || (one.key === key ? 1 : 0)}, () => ({...one, key, nth: nth++}));
-  });
-}
-
 const nameOf = one => [`datapoint ${one.key}`, one.epoch === null ? "" : `epoch ${one.epoch}`, one.step === null ? "" : `step ${formatNumber(one.step)}`].filter(Boolean).join(", ");
 
-async function showDatapoint({root, base, ask, addressOf, run, link, place, list}) {
-  const find = (key, nth) => findSame(list, key)[Number(nth || 0)];
-  const first = find(place.get("key"), place.get("nth"));
+async function showDatapoint({root, base, ask, download, addressOf, run, link, place}) {
   root.replaceChildren();
   appendElement("p", undefined, root).append(link(addressOf(run, "tensors"), "All datapoints"));
-  if (!first) return appendElement("p", "There is no such datapoint.", root, "state bad");
-  const series = findSeries(list, first), asked = place.get("with") === null ? undefined : find(place.get("with"), place.get("with_nth"));
+  let found;
+  try {
+    found = await ask(base + "/pages/series", {key: place.get("key"), nth: place.get("nth") || 0});
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    return appendElement("p", "There is no such datapoint.", root, "state bad");
+  }
+  const series = found.rows, first = series[found.at], asked = series.find(one => one.key === place.get("with") && one.nth === Number(place.get("with_nth") || 0));
   const indexOf = one => Math.max(series.findIndex(other => other.key === one.key && other.nth === one.nth), 0);
   const title = appendElement("h2", undefined, root), tools = appendElement("div", undefined, root, "sliders");
   const shown = addSlider(tools, "shown", series, indexOf(first), draw);
   const box = appendElement("input", undefined, appendElement("label", "compare ", tools));
   box.type = "checkbox", box.id = "with-other", box.checked = Boolean(asked), box.disabled = series.length < 2;
   const other = addSlider(tools, "compared with", series, indexOf(asked || first), draw);
+  if (found.total > series.length) appendElement("p", `The ${formatNumber(series.length)} nearest of ${formatNumber(found.total)} are on the sliders.`, root, "note");
   const body = appendElement("div", undefined, root);
   box.addEventListener("change", () => { other.input.disabled = !box.checked; draw(); });
   other.input.disabled = !box.checked;
@@ -127,13 +105,10 @@ async function showDatapoint({root, base, ask, addressOf, run, link, place, list
     body.style.minHeight = body.offsetHeight + "px";  // nothing jumps while pictures come
     body.replaceChildren();
     if (!two) fillScalars(body, details);
-    const grid = appendElement("div", undefined, body, two ? "pairs" : "tensors");
-    await Promise.all(details.tensors.map(tensor => {
-      const card = appendElement("section", undefined, grid, "tensor");
-      appendElement("h2", tensor.path, card);
-      appendElement("p", `${tensor.dtype} [${tensor.shape.join(", ")}], ${formatBytes(tensor.bytes)}`, card, "note");
-      return two ? fillPair(card, base, ask, one, two, tensor.path) : fillTensor(card, base, ask, one, details, tensor.path);
-    }));
+    details.key = one.key;  // as text: a long number was rounded on its way
+    const where = {key: one.key, nth: one.nth};
+    if (two) await fillPairs({parent: body, base, ask, details, one, two});
+    else await fillTensors({parent: body, base, ask, download, where, details});
     if (mine === number) body.style.minHeight = "";
   }
   await draw();
@@ -159,16 +134,84 @@ function fillScalars(body, one) {
   if (scalars.length) fillRows(appendElement("div", undefined, body, "scroll"), ["figure", "value"], scalars.map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : value]));
 }
 
-async function fillTensor(card, base, ask, {key, nth, batch}, details, path) {
+// The text, maps over pictures, and each tensor.
+async function fillTensors({parent, base, ask, download, where, details}) {
+  const text = appendElement("div", undefined, parent), grid = appendElement("div", undefined, parent, "tensors"), over = appendElement("div", undefined, grid, "overlays");
+  await Promise.all([
+    details.tokens.length ? showTokens({parent: text, base, ask, where}) : null,
+    showOverlays({parent: over, base, ask, where, tensors: details.tensors}),
+    ...details.tensors.map(tensor => {
+      const card = appendElement("section", undefined, grid, "tensor");
+      tellTensor(card, tensor);
+      return fillTensor({card, base, ask, download, where, details, path: tensor.path});
+    }),
+  ]);
+}
+
+const fillPairs = ({parent, base, ask, details, one, two}) => {
+  const grid = appendElement("div", undefined, parent, "pairs");
+  return Promise.all(details.tensors.map(tensor => {
+    const card = appendElement("section", undefined, grid, "tensor");
+    tellTensor(card, tensor);
+    return fillPair(card, base, ask, one, two, tensor.path);
+  }));
+};
+
+function tellTensor(card, tensor) {
+  appendElement("h2", tensor.path, card);
+  appendElement("p", `${tensor.dtype} [${tensor.shape.join(", ")}], ${formatBytes(tensor.bytes)}`, card, "note");
+}
+
+async function fillTensor({card, base, ask, download, where, details, path}) {
   try {
-    const tensor = await ask(base + "/pages/picture", {key, nth, batch, path});
+    const tensor = await ask(base + "/pages/picture", {...where, path});
     card.replaceChildren();
-    showTensor(card, details, tensor);
+    showTensor(card, details, tensor, words => fetchPart({card, base, ask, where, path, words}));
     const places = tensor.not_finite_at;
     if (places) card.querySelector(".figures").after(appendElement("p", describePlaces(places, tensor.figures.nan + tensor.figures.inf), undefined, "bad"));
+    addSlice({card, base, ask, download, where, path, shape: tensor.shape});
   } catch (error) {
     if (error.name !== "AbortError") appendElement("p", error.message, card, "state bad");
   }
+}
+
+// The picture of a part; undefined where there is none, and the card says why.
+async function fetchPart({card, base, ask, where, path, words}) {
+  const told = card.querySelector(".refused") || appendElement("p", undefined, card, "bad refused");
+  try {
+    const {preview, why} = await ask(base + "/pages/picture", {...where, path, ...words});
+    told.textContent = why || "";
+    return preview;
+  } catch (error) {
+    if (error.name !== "AbortError") told.textContent = error.message;
+  }
+}
+
+// Values of a slice as JSON, and its bytes as a file.
+function addSlice({card, base, ask, download, where, path, shape}) {
+  const box = appendElement("details", undefined, card, "slice");
+  appendElement("summary", "Values of a slice", box);
+  const form = appendElement("form", undefined, box, "tools"), input = appendElement("input", undefined, appendElement("label", "slice ", form));
+  input.value = shape.map((size, at) => at < shape.length - 2 ? "0" : `0:${Math.min(size, 8)}`).join(","), input.placeholder = "0,:,3:5";
+  appendElement("button", "Show", form).type = "submit";
+  const save = appendElement("button", "Save the bytes", form), text = appendElement("pre", undefined, box, "mono");
+  save.type = "button", text.setAttribute("aria-live", "polite"), text.tabIndex = 0, text.hidden = true;
+  const guard = async action => {
+    text.hidden = false;
+    try {
+      await action();
+    } catch (error) {
+      if (error.name !== "AbortError") text.textContent = error.message + (error.tryNext ? ": " + error.tryNext : "");
+    }
+  };
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    guard(async () => {
+      const found = await ask(base + "/pages/datapoint", {...where, path, slice: input.value});
+      text.textContent = JSON.stringify({slice: found.slice, shape: found.slice_shape, dtype: found.dtype, ...(found.values ? {values: found.values} : {figures: found.figures, values: "more than are shown: save the bytes"})}, null, 1).replace(/\n\s+(?=-?[\d.]|"-?(?:nan|inf))/g, " ").replace(/\n\s*\]/g, " ]");
+    });
+  });
+  save.addEventListener("click", () => guard(async () => { await download(base + "/pages/raw", {...where, path, slice: input.value}); text.textContent = "Saved."; }));
 }
 
 function describePlaces(places, count) {

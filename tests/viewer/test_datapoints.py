@@ -1,0 +1,233 @@
+"""The grid of datapoints as the server sorts and filters it, against a plain sort of what was written."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tdbg.pages.read.page_set import PageSet
+from tdbg.pages.selection import datapoint_table
+from tests.pages.arrays import write_pages
+
+from .conftest import Client
+from .made_tensors import ATTENTION, FIRST_KEY, RAMP, SAMPLES, WORDS, make_losses, write_made_run
+
+LOSSES = make_losses()
+BATCH = [(1 << 60) + 5, 7, 7, "x"]  # a sample that was drawn twice
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Client:
+    return Client(write_made_run(tmp_path_factory.mktemp("made") / "made"))
+
+
+@pytest.fixture
+def batches(tmp_path: Path) -> Client:
+    """Two batches that are stored once, each with a loss of every sample, and a datapoint between them."""
+    run = tmp_path / "rows"
+    (run / "rank0000").mkdir(parents=True)
+    (run / "run.json").write_text('{"command": ["train"], "exit": {"code": 0, "signal": null}, "name": "rows"}')
+
+    def make_batch(scale: float) -> tuple[Any, Any, Any]:
+        values = {"out": np.float32([[scale * row] for row in range(4)]), "loss": [scale, 2 * scale, 3 * scale, scale]}
+        return BATCH[0], values, {"keys": BATCH, "split": ["out", "loss"]}
+
+    alone = (7, {"out": np.float32([9]), "loss": 0.5}, {})
+    write_pages(run / "rank0000" / "pages", [make_batch(1.0), alone, make_batch(10.0)], run="rows")
+    return Client(run)
+
+
+def ask_all(client: Client, run: str, **query: Any) -> list[dict[str, Any]]:
+    """All rows, asked for in parts."""
+    rows: list[dict[str, Any]] = []
+    while True:
+        found = client.ask(f"/runs/{run}/pages/datapoints", offset=len(rows), limit=90, **query)
+        rows += found["rows"]
+        if len(rows) >= found["matching"]:
+            return rows
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_all_are_sorted_by_loss_over_pages_of_rows(made: Client, descending: bool) -> None:
+    rows = ask_all(made, "made", sort="loss", descending=str(descending).lower())
+    numbers = sorted(range(SAMPLES), key=lambda at: (math.isnan(LOSSES[at]), LOSSES[at]), reverse=descending)
+    assert [row["key"] for row in rows[:SAMPLES]] == [str(FIRST_KEY + at) for at in numbers]
+    assert [row["key"] for row in rows[SAMPLES:]] == [
+        "maps",
+        "wide",
+        "text",
+        "pictures",
+    ]  # those without a loss come last
+    assert rows[0 if descending else SAMPLES - 1]["numbers"]["loss"] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("query", "fits"),
+    [
+        ({"steps": "10:20,40"}, lambda at: 10 <= at <= 20 or at == 40),
+        ({"epochs": "1"}, lambda at: at >= 125),
+        ({"ranks": "0", "phase": "train"}, lambda at: True),
+        ({"sort": "loss", "least": 100, "most": 120.5}, lambda at: 100 <= LOSSES[at] <= 120),
+        ({"sort": "loss", "least": 240}, lambda at: LOSSES[at] >= 240 or math.isnan(LOSSES[at])),
+        ({"sort": "step", "most": 12, "phase": "train"}, lambda at: at <= 12),
+        ({"steps": "900"}, lambda at: False),
+    ],
+)
+def test_filters_leave_what_fits(made: Client, query: dict[str, Any], fits: Any) -> None:
+    rows = [row for row in ask_all(made, "made", **query) if row["phase"] == "train"]
+    assert {row["key"] for row in rows} == {str(FIRST_KEY + at) for at in range(SAMPLES) if fits(at)}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "sort=nothing",
+        "steps=x",
+        "steps=9:3",
+        "least=1",
+        "sort=loss&least=x",
+        "limit=501",
+        "limit=0",
+        "offset=-1",
+        "epochs=-1",
+    ],
+)
+def test_what_cannot_be_asked_is_refused(made: Client, query: str) -> None:
+    answer = made.get(f"/api/v1/runs/made/pages/datapoints?{query}")
+    assert answer.status_code == 400 and answer.json()["error"]
+
+
+def test_every_key_leads_to_its_datapoint(made: Client) -> None:
+    for row in ask_all(made, "made", sort="loss", descending="true")[:40]:
+        found = made.ask("/runs/made/pages/datapoint", key=row["key"], nth=row["nth"])
+        assert str(found["key"]) == row["key"] and found["step"] == row["step"]
+
+
+def test_each_sample_of_a_batch_is_a_row_of_its_own(batches: Client) -> None:
+    rows = ask_all(batches, "rows", sort="loss", descending="true", samples="true")
+    assert [row["numbers"]["loss"] for row in rows] == [30, 20, 10, 10, 3, 2, 1, 1, 0.5]
+    for row in rows:
+        found = batches.ask("/runs/rows/pages/datapoint", key=row["key"], nth=row["nth"])
+        assert found["scalars"]["loss"] == row["numbers"]["loss"] and str(found["key"]) == row["key"]
+
+
+def test_a_batch_has_the_largest_number_of_its_samples(batches: Client) -> None:
+    found = batches.ask("/runs/rows/pages/datapoints", sort="loss", descending="true")
+    assert [row["numbers"]["loss"] for row in found["rows"]] == [30, 3, 0.5]
+    assert [row["samples"] for row in found["rows"]] == [4, 4, None] and found["total"] == 3 and found["has_batches"]
+
+
+@pytest.mark.parametrize("samples", ["false", "true"])
+def test_batches_with_a_key_of_their_own_are_reached_as_well(client: Client, samples: str) -> None:
+    rows = ask_all(client, "captured", samples=samples)
+    assert len(rows) == (12 if samples == "false" else 96)
+    for row in rows:
+        found = client.ask("/runs/captured/pages/datapoint", key=row["key"], nth=row["nth"])
+        assert (str(found["key"]), found["step"], found["rank"]) == (row["key"], row["step"], row["rank"])
+
+
+def test_a_series_goes_through_the_epochs_of_a_sample_or_the_steps_of_its_rank(made: Client, batches: Client) -> None:
+    found = batches.ask("/runs/rows/pages/series", key="x")
+    assert [(row["step"], row["nth"]) for row in found["rows"]] == [(0, 0), (2, 1)] and found["at"] == 0
+    found = made.ask("/runs/made/pages/series", key=FIRST_KEY + 200)
+    assert found["total"] == SAMPLES and found["rows"][found["at"]]["key"] == str(FIRST_KEY + 200)
+    assert made.get("/api/v1/runs/made/pages/series?key=none").status_code == 404
+
+
+def test_a_long_series_is_cut_around_the_datapoint(made: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.viewer.answers.datapoints.MAX_SERIES", 20)
+    for at in (0, 5, 130, 249):
+        found = made.ask("/runs/made/pages/series", key=FIRST_KEY + at)
+        assert len(found["rows"]) == 20 and found["rows"][found["at"]]["key"] == str(FIRST_KEY + at)
+
+
+def test_numbers_beyond_the_first_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    names = [f"stat{at}" for at in range(40)]
+    values = [{name: float((place * 7 + at) % 11) for at, name in enumerate(names)} for place in range(30)]
+    run = tmp_path / "many"
+    (run / "rank0000").mkdir(parents=True)
+    (run / "run.json").write_text('{"command": ["train"], "exit": {"code": 0, "signal": null}, "name": "many"}')
+    write_pages(run / "rank0000" / "pages", [(str(at), one, {}) for at, one in enumerate(values)], run="many")
+    client = Client(run)
+    for name in (*names[30:], "stat0", *names[12:30], "stat35"):
+        rows = ask_all(client, "many", sort=name)
+        assert [row["numbers"][name] for row in rows] == sorted(one[name] for one in values)
+        assert all(row["numbers"][name] == values[int(row["key"])][name] for row in rows)
+
+
+def test_more_rows_than_are_sorted_are_told(made: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datapoint_table, "MAX_ROWS", 100)
+    client = Client(write_made_run(tmp_path / "made"))
+    found = client.ask("/runs/made/pages/datapoints", sort="loss")
+    assert (found["total"], found["left_out"]) == (100, SAMPLES + 4 - 100)
+
+
+def test_the_table_follows_a_run_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.viewer.datapoint_tables.FRESH_S", 0.0)
+    monkeypatch.setattr("tdbg.viewer.datapoint_tables.MOST_SHARE", 0)
+    run = write_made_run(tmp_path / "made")
+    client = Client(run)
+    assert client.ask("/runs/made/pages/datapoints")["total"] == SAMPLES + 4
+    write_pages(run / "rank0002" / "pages", [("new", {"x": np.float32([1]), "loss": 1e9}, {})], run="made", rank=2)
+    assert client.ask("/runs/made/pages/datapoints", sort="loss", descending="true")["rows"][1]["key"] == "new"
+    assert client.ask("/runs/made/pages")["datapoints"] == SAMPLES + 5
+
+
+def test_a_picture_of_a_part_is_the_picture_alone(made: Client) -> None:
+    import base64
+
+    where = {"key": "maps", "path": "layer:output"}
+    found = made.ask("/runs/made/pages/picture", **where, planes="24:32", rows="5:9", columns=":3")
+    preview = found["preview"]
+    assert "figures" not in found and preview["region"] == [[24, 32], [5, 9], [0, 3]]
+    values = np.frombuffer(base64.b64decode(preview["data"]), "<f4").reshape(preview["shape"])
+    assert np.array_equal(values, RAMP[3, :, 5:9, :3])
+    for wrong in ({"planes": "0:33"}, {"rows": "-1:3"}, {"columns": "3:3"}, {"rows": "9" * 30 + ":"}, {"planes": "x"}):
+        answer = made.get("/api/v1/runs/made/pages/picture", params={**where, **wrong})
+        assert answer.status_code == 400 and next(iter(wrong)) in answer.json()["error"]
+
+
+def test_a_slice_comes_as_bytes_with_its_type_and_shape(made: Client) -> None:
+    where = {"key": "maps", "path": "attn:attention"}
+    answer = made.get("/api/v1/runs/made/pages/raw", params={**where, "slice": "1,::500,7:9"})
+    assert (answer.headers["tdbg-dtype"], answer.headers["tdbg-shape"]) == ("float32", "3,2")
+    assert answer.content == ATTENTION[1, ::500, 7:9].tobytes()
+    assert answer.headers["content-disposition"] == 'attachment; filename="attn_attention.bin"'
+    whole = made.get("/api/v1/runs/made/pages/raw", params=where)
+    assert whole.content == ATTENTION.tobytes() and whole.headers["content-length"] == str(ATTENTION.nbytes)
+    for wrong, status in (
+        ({"slice": "9"}, 400),
+        ({"slice": "x"}, 400),
+        ({"path": "none"}, 404),
+        ({"key": "none"}, 404),
+    ):
+        assert made.get("/api/v1/runs/made/pages/raw", params={**where, **wrong}).status_code == status
+
+
+def test_raw_values_are_described(made: Client) -> None:
+    about = made.ask("/openapi.json")["paths"]["/api/v1/runs/{run}/pages/raw"]["get"]["responses"]["200"]
+    assert set(about["headers"]) == {"tdbg-dtype", "tdbg-shape"} and list(about["content"]) == [
+        "application/octet-stream"
+    ]
+
+
+def test_tokens_have_their_numbers(made: Client) -> None:
+    assert made.ask("/runs/made/pages/datapoint", key="text")["tokens"] == [{"path": "tokens", "words": WORDS}]
+    assert made.ask("/runs/made/pages/datapoint", key="maps")["tokens"] == []
+    (found,) = made.ask("/runs/made/pages/tokens", key="text")["lists"]
+    values = {one["name"]: one["values"] for one in found["values"]}
+    assert found["words"] == WORDS and values["loss_per_token"] == [0.5 * at for at in range(8)]
+    assert values["attn:attention, sum of rows"] == [1.0] * 8
+
+
+def test_sums_of_attention_are_those_of_numpy(tmp_path: Path) -> None:
+    from tdbg.pages.selection.token_lists import describe_token_values
+
+    rows = np.random.default_rng(1).random((5, 9, 9)).astype(np.float32)
+    write_pages(tmp_path, [(0, {"attn": rows, "words": [str(at) for at in range(9)]}, {})])
+    (found,) = describe_token_values(next(iter(PageSet.open(tmp_path))))
+    received, given = (one["values"] for one in found["values"])
+    np.testing.assert_allclose(received, rows.sum(1).mean(0), rtol=1e-5)
+    np.testing.assert_allclose(given, rows.sum(2).mean(0), rtol=1e-5)

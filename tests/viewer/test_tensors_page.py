@@ -1,0 +1,202 @@
+"""The page Tensors in headless Chromium: the grid, parts of pictures, keys, text, maps over pictures, slices."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from .made_tensors import ATTENTION, FIRST_KEY, RAMP, SAMPLES, WORDS, make_losses, write_made_run
+from .test_pages import CHROMIUM, Server, Watched, chromium  # noqa: F401 (a fixture)
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the pages"),
+    pytest.mark.timeout(300),
+]
+TENSORS = "/runs/made/tensors"
+KEYS = ".datapoints tbody td:first-child"
+
+
+@pytest.fixture(scope="module")
+def made_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("made")
+    write_made_run(folder / "made")
+    found = Server(folder)
+    yield found
+    assert found.end() in (0, 130)
+
+
+@pytest.fixture(scope="module", params=[390, 1280])
+def made(request: pytest.FixtureRequest, chromium: Browser, made_server: Server) -> Iterator[Watched]:  # noqa: F811
+    found = Watched(chromium, made_server, request.param, "dark" if request.param == 390 else "light")
+    yield found
+    found.context.close()
+
+
+def find_card(shown: Page, path: str) -> Locator:
+    return shown.locator(".tensor", has=shown.get_by_role("heading", name=path, exact=True))
+
+
+def test_the_worst_loss_is_first_after_one_key(made: Watched) -> None:
+    shown = made.show(TENSORS)
+    assert shown.locator(".datapoints tbody tr").count() == 100
+    shown.locator("#grid-worst").press("Enter")
+    shown.wait_for_url("**sort=loss&descending=true**")
+    losses = make_losses()
+    order = sorted(range(SAMPLES), key=lambda at: (losses[at] != losses[at], losses[at]), reverse=True)
+    expect(shown.locator(KEYS)).to_have_text([str(FIRST_KEY + at) for at in order[:100]])
+    expect(shown.locator("th[aria-sort=descending]")).to_have_text("loss")
+    expect(shown.locator("#grid-worst")).to_be_focused()
+    shown.get_by_role("link", name="Next").press("Enter")
+    expect(shown.locator(KEYS)).to_have_text([str(FIRST_KEY + at) for at in order[100:200]])
+    shown.reload()
+    expect(shown.locator(KEYS).first).to_have_text(str(FIRST_KEY + order[100]))
+    shown.go_back()
+    expect(shown.locator(KEYS).first).to_have_text(str(FIRST_KEY + order[0]))
+    made.check()
+
+
+def test_filters_are_in_the_address_and_a_long_id_leads_to_its_datapoint(made: Watched) -> None:
+    shown = made.show(TENSORS)
+    shown.locator("#sort-step").press("Enter")
+    shown.wait_for_url("**sort=step**")
+    shown.fill("#grid-steps", "30-34")
+    shown.fill("#grid-least", "33")
+    shown.select_option("#grid-phase", "train")
+    shown.wait_for_url("**steps=30%3A34&phase=train&sort=step&least=33**")
+    expect(shown.locator(KEYS)).to_have_text([str(FIRST_KEY + 33), str(FIRST_KEY + 34)])
+    shown.locator(f"{KEYS} a").first.press("Enter")
+    expect(shown.locator("h2").first).to_have_text(f"rank 0: datapoint {FIRST_KEY + 33}, epoch 0, step 33")
+    card = find_card(shown, "head")
+    expect(card).to_contain_text(f"datapoint {FIRST_KEY + 33}, rank 0, step 33")
+    card.locator("canvas.map").press("ArrowRight")
+    expect(card.locator(".readout[aria-live]")).to_have_text("[0] = 33")
+    made.check()
+
+
+def test_a_filter_that_is_none_is_said_beside_its_field(made: Watched) -> None:
+    shown = made.show(f"{TENSORS}?steps=x")
+    expect(shown.locator(".state.bad")).to_contain_text("steps cannot be 'x'")
+    expect(shown.locator("#grid-steps")).to_have_value("x")
+    made.complaints.clear()  # the browser tells of each 400
+    shown.fill("#grid-steps", "999")
+    shown.keyboard.press("Enter")
+    expect(shown.locator("[role=status]")).to_have_text("No datapoint matches.")
+    made.check()
+
+
+def press_all(canvas: Locator, keys: str) -> None:
+    for key in keys.split():
+        canvas.press(key)
+
+
+def test_keys_go_from_cell_to_cell_and_pin_a_row(made: Watched) -> None:
+    shown = made.show(f"{TENSORS}?key=text&nth=0")
+    card = find_card(shown, "attn:attention")
+    card.locator("select").first.select_option("1")
+    canvas = card.locator("canvas.map")
+    press_all(canvas, "ArrowDown ArrowDown ArrowDown ArrowRight")
+    readout = card.locator(".readout[aria-live]")
+    expect(readout).to_have_text('[1, 2 "sat", 1 "cat"] = 0.125')
+    press_all(canvas, "Shift+ArrowRight ArrowUp")
+    expect(readout).to_have_text('[1, 1 "cat", 7 "."] = 0.125')
+    canvas.press("Enter")
+    expect(card).to_contain_text('largest in row 1 "cat":')
+    press_all(canvas, "+ + + - 0")
+    assert shown.evaluate("document.activeElement.className") == "map"
+    made.check()
+
+
+def test_attention_is_seen_at_full_resolution_where_it_is_zoomed(made: Watched) -> None:
+    shown = made.show(f"{TENSORS}?key=maps&nth=0")
+    card = find_card(shown, "attn:attention")
+    readout, part = card.locator(".readout[aria-live]"), card.locator(".part")
+    card.locator("select").first.select_option("2")
+    canvas = card.locator("canvas.map")
+    canvas.press("ArrowRight")
+    expect(readout).to_contain_text("mean")
+    with shown.expect_response(lambda answer: "rows=" in answer.url and "planes=2%3A3" in answer.url):
+        press_all(canvas, "+ + + + + +")
+    expect(part).to_contain_text("each cell is a value")
+    canvas.press("ArrowRight")
+    expect(readout).not_to_contain_text("mean")
+    text = readout.inner_text()
+    place, value = json.loads(text.partition(" = ")[0]), float(text.partition(" = ")[2].removeprefix("\u2248 "))
+    assert value == pytest.approx(float(ATTENTION[tuple(place)]), rel=1e-4) and place[0] == 2
+    card.get_by_role("button", name="fit").press("Enter")
+    expect(part).not_to_contain_text("each cell is a value")
+    made.check()
+
+
+def test_a_batch_of_many_samples_is_gone_through(made: Watched) -> None:
+    shown = made.show(f"{TENSORS}?key=wide&nth=0")
+    card = find_card(shown, "layer:output")
+    expect(card.locator(".part")).to_contain_text("planes [0, 0] to [0, 63]")
+    sample = card.get_by_label("sample")
+    sample.fill("2")
+    sample.press("Enter")
+    expect(card.locator(".part")).to_contain_text("planes [2, 0] to [2, 63]")
+    canvas = card.locator("canvas.map")
+    canvas.press("ArrowRight")
+    expect(card.locator(".readout[aria-live]")).to_have_text("[2, 0, 0, 0] = 128")
+    card.get_by_role("button", name="later planes").press("Enter")
+    expect(card.locator(".part")).to_contain_text("planes [2, 64] to [2, 99]")
+    card.get_by_role("button", name="earlier planes").press("Enter")
+    expect(card.locator(".part")).to_contain_text("planes [2, 0] to [2, 63]")
+    expect(sample).to_have_value("2")
+    made.check()
+
+
+def test_text_is_coloured_by_the_loss_of_its_tokens(made: Watched) -> None:
+    shown = made.show(f"{TENSORS}?key=text&nth=0")
+    tokens = shown.locator(".tokens .text span")
+    expect(tokens).to_have_text(WORDS)
+    colours = [one.evaluate("one => one.style.background") for one in tokens.all()]
+    assert len(set(colours)) == len(WORDS)
+    expect(tokens.nth(7)).to_have_attribute("title", "[7] 3.5")
+    shown.get_by_label("colour by").select_option("attn:attention, sum of rows")
+    expect(tokens.nth(7)).to_have_attribute("title", "[7] 1")
+    shown.get_by_label("colour by").select_option("nothing")
+    assert tokens.first.evaluate("one => one.style.background") == ""
+    made.check()
+
+
+def test_a_map_is_laid_over_its_picture(made: Watched) -> None:
+    shown = made.show(f"{TENSORS}?key=pictures&nth=0")
+    card = find_card(shown, "gradcam:layer4/gradcam over inputs.0")
+    canvas, slider = card.locator("canvas.overlay"), card.get_by_label("opacity of the map")
+    read = "one => one.toDataURL()"
+    seen = []
+    for key in ("Home", "End"):
+        slider.press(key)
+        seen.append(canvas.evaluate(read))
+    assert seen[0] != seen[1]
+    card.get_by_label("sample").fill("1")
+    card.get_by_label("sample").press("Enter")
+    assert canvas.evaluate(read) not in seen
+    picture = find_card(shown, "inputs.0")
+    expect(picture.get_by_role("button", name="image or channels")).to_be_visible()
+    picture.locator("canvas.map").press("ArrowDown")
+    expect(picture.locator(".readout[aria-live]")).to_contain_text("[0, 0, 0, 0..2] = ")
+    made.check()
+
+
+def test_a_slice_is_shown_and_saved(made: Watched) -> None:
+    shown = made.show(f"{TENSORS}?key=maps&nth=0")
+    card = find_card(shown, "layer:output")
+    card.locator(".slice summary").press("Enter")
+    field = card.get_by_label("slice")
+    field.fill("3,7,:2,5:8")
+    field.press("Enter")
+    expect(card.locator(".slice pre")).to_contain_text('"shape"')
+    found = json.loads(card.locator(".slice pre").inner_text())
+    assert found["values"] == RAMP[3, 7, :2, 5:8].reshape(-1).tolist() and found["shape"] == [2, 3]
+    with shown.expect_download() as saved:
+        card.get_by_role("button", name="Save the bytes").press("Enter")
+    assert Path(saved.value.path()).read_bytes() == RAMP[3, 7, :2, 5:8].tobytes()
+    made.check()
+    field.fill("9")
+    field.press("Enter")
+    expect(card.locator(".slice pre")).to_contain_text("index 9 is outside a dimension of size 4")
+    made.complaints.clear()  # the browser tells of each 400
