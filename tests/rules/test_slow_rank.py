@@ -271,7 +271,9 @@ def test_ranks_that_are_equally_slow_are_named_together(make_stream, slow, wrapp
     (found,) = find_slow(run)
     listed = {(4, 5, 6, 7): "ranks 4-7", (0, 2): "ranks 0, 2", (1, 3, 5): "ranks 1, 3, 5", (0, 1, 2, 3): "ranks 0-3"}
     assert found.title.startswith(f"{listed[slow]} are slow in their "), found.title
-    assert re.search(r" wait for them: (39|4\d)", found.title) and found.rank == slow[0] and 18 <= found.first_step <= 21
+    assert (
+        re.search(r" wait for them: (39|4\d)", found.title) and found.rank == slow[0] and 18 <= found.first_step <= 21
+    )
 
 
 @pytest.mark.parametrize("ranks", [4, 8, 16])
@@ -281,9 +283,7 @@ def test_a_host_whose_ranks_are_all_slow_is_named(make_stream, ranks):
         make_stream(), lambda step, rank: ("forward", 40.0 * (hosts[rank] == "b")), ranks=ranks, hosts=hosts
     )
     (found,) = find_slow(run)
-    assert found.title.startswith(
-        f"host b (ranks {ranks // 2}-{ranks - 1}) is slow in its forward pass, and ranks 0-"
-    )
+    assert found.title.startswith(f"host b (ranks {ranks // 2}-{ranks - 1}) is slow in its forward pass, and ranks 0-")
 
 
 def test_some_ranks_of_a_host_are_not_the_host(make_stream):
