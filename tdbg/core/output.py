@@ -168,7 +168,9 @@ def print_messages(*lines: str) -> None:
         _rows.write(_escape_unencodable(terminal.format_lines(text.split("\n"), columns, color, PREFIX), sys.stderr))
         return
     try:
-        begin = terminal.begin_row(sys.stderr) if terminal.is_terminal(sys.stderr) else ""  # a rank's: the program writes there too
+        begin = (
+            terminal.begin_row(sys.stderr) if terminal.is_terminal(sys.stderr) else ""
+        )  # a rank's: the program writes there too
         sys.stderr.write(begin + "".join(f"{PREFIX}{line}\n" for line in text.split("\n")))
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # nobody listens: closed pipe, closed stream or none at all
