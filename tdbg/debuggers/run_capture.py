@@ -153,10 +153,10 @@ class Capture(Probe):
         return None
 
     def attach(self) -> None:
-        self.patch_at(
-            "batch-asked-for",
-            after=lambda seconds, args, kwargs, result: self._feeds.record_indices(args[0], result),
-        )
+        self.patch_at("batch-asked-for", after=self._record_indices)
+
+    def _record_indices(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+        self._feeds.record_indices(args[0], result)
 
     def detach(self) -> None:
         self.tap.remove_hooks()

@@ -241,6 +241,25 @@ def test_an_earlier_step_of_the_same_process_takes_the_place(run_dir: RunDir) ->
     assert given[0].first_step == 3 and given[0].evidence == ["again at step 7"]
 
 
+@pytest.mark.parametrize("own", ["also a line of its own", "again at step 9 by its own count"])
+@pytest.mark.parametrize("with_repetitions", [True, False])
+def test_what_was_added_is_known_by_more_than_how_it_begins(run_dir: RunDir, own: str, with_repetitions: bool) -> None:
+    """A line of the rule's own goes with the finding that it was of; one on another process stays."""
+    rule = RULES["TD-M002"]()
+    given: list[Finding] = []
+    process, other = (ProcessDir(run_dir, run_dir.path / folder) for folder in ("rank0000", "rank0001"))
+    rule.report_from(process, given, rule.make_finding("x", first_step=2, rank=0, evidence=[own]))
+    for where, rank, step in ((process, 0, 101), (other, 1, 150), (process, 0, 202)):
+        rule.report_from(where, given, rule.make_finding("x", first_step=step, rank=rank))
+    assert given[0].evidence == [own, "again at steps 101 and 202", "also on rank 1 at step 150"]
+    new = rule.make_finding("y", first_step=2, rank=0, evidence=["new"])
+    rule._replace_given(given[0], new, with_repetitions=with_repetitions)
+    rule.report_from(process, given, rule.make_finding("x", first_step=303, rank=0))
+    kept, later = ("again at steps 101, 202 and 303", []) if with_repetitions else ("", ["again at step 303"])
+    assert given[0].title == "y"
+    assert given[0].evidence == ["new", *([kept] if kept else []), "also on rank 1 at step 150", *later]
+
+
 def test_no_rule_writes_the_rank_of_a_process_by_itself() -> None:
     """`ProcessDir.display_name` is the one way: a rank that is None has no text."""
     folder = Path(inspect.getfile(Stream)).parents[1] / "tdbg" / "rules"

@@ -98,6 +98,7 @@ OTHER_READS = {
     "viewer/server.py": "files of tdbg's own",
     "cli/flags.py": "a file that the user names",
     "cli/generate/__init__.py": "the source tree",
+    "cli/generate/markdown.py": "the source tree",
     "cli/generate/messages.py": "the source tree",
     "__main__.py": "a file of tdbg's own",
     "inject/__init__.py": "a file of tdbg's own",

@@ -1,6 +1,7 @@
 """Layers whose running averages stay where they began."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ LEAST_STEPS = 20  # done, and batches that a layer has seen
 MAX_NORMS = 512
 
 
-def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, nn.Module]]:
+def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, Any]]:
     """Batch normalisation layers in train mode that are to keep running statistics, with their names."""
     return [
         (clean_path(name), layer)
@@ -23,10 +24,10 @@ def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, nn.Module]]:
     ][:MAX_NORMS]
 
 
-def read_norms(layers: Iterable[nn.Module]) -> Tensor:
+def read_norms(layers: Iterable[Any]) -> Tensor:
     """For each layer the largest running mean, and the batches it has seen; on the device of the first."""
-    means = [layer.running_mean.detach().abs().amax().float() for layer in layers]  # type: ignore[union-attr]
-    counts = [layer.num_batches_tracked.detach().float() for layer in layers]  # type: ignore[union-attr]
+    means = [layer.running_mean.detach().abs().amax().float() for layer in layers]
+    counts = [layer.num_batches_tracked.detach().float() for layer in layers]
     device = means[0].device
     return torch.stack([one.to(device, non_blocking=True) for one in (*means, *counts)])
 
