@@ -14,9 +14,11 @@ from tdbg.rules._kinds import KindsRule
 class EvaluationInTrainMode(KindsRule):
     """Says when a whole pass of evaluation ran in train mode, on a model with dropout or batch normalisation.
 
-    What it does: With the flag VALIDATION (or from level advanced) it follows the calls between training steps. It
-    speaks when a pass of at least VALIDATION.calls calls, each on a batch of a data loader, ran without gradients
-    (or with gradients that nobody used) while the model and such layers were in train mode.
+    What it does: With the flag VALIDATION (or from level advanced, and in the first pass after a step of training)
+    it follows the calls between training steps. It speaks when a pass of at least VALIDATION.calls calls, each on a
+    batch of a data loader, ran without gradients (or with gradients that nobody used) while the model and such
+    layers were in train mode. Batches that the program cuts itself count where a loss was computed of each without
+    gradients, by the model that is trained or by a loss function of torch, and no two were the same.
 
     Why it matters: Dropout makes the metrics worse and noisy. Batch normalisation is worse: it normalises by the
     evaluation batch, and changes the running statistics that the trained model will use.
@@ -28,7 +30,8 @@ class EvaluationInTrainMode(KindsRule):
 
     Thresholds: VALIDATION.calls, 3 calls with new inputs, from a pass that is at least 2 steps from the one before.
     Calls beside every step (a teacher), repeated calls on one input (Monte Carlo dropout), passes over the training
-    data and layers with momentum None or 1 (recalibration of statistics) are left alone.
+    data and layers with momentum None or 1 (recalibration of statistics) are left alone; without a data loader also
+    whatever computes no loss: sampling, rollouts, targets.
     """
 
     code = "TD-C012"

@@ -121,6 +121,7 @@ class Evaluations:
         self._state = state
         self._first = first
         self._first_after_training = first_after_training
+        self._is_after_training = False
         self._budget = budget
         self._costs = costs
         self._event_buffer = event_buffer
@@ -130,9 +131,10 @@ class Evaluations:
     def on_call_start(self) -> None:
         """A call begins, watched or not."""
         state = self._state
-        if state.eval_calls or _is_loader_worker():
+        if (state.eval_calls and (self._is_after_training or not state.updates)) or _is_loader_worker():
             return
-        if state.updates:
+        if state.updates:  # a pass before the first step, as a check or a baseline, tells little of those to come
+            self._is_after_training = True
             self._first_after_training()
         else:
             self._first()

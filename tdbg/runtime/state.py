@@ -46,6 +46,7 @@ class State:
         self.in_update: Optimizer | None = None
         self.update_thread = 0  # the thread that began it
         self.trained_roots_in_train_mode: IdentityKeys[nn.Module, None] = IdentityKeys()  # as far as a probe has seen
+        self.roots_that_return_losses: IdentityKeys[nn.Module, bool] = IdentityKeys()  # in training, likewise
         self.inspected: list[str] = []  # the probes that the opening inspection added
         self.stayed: list[str] | None = (
             None  # those of them that were kept when it was over; None: it is not, or never was

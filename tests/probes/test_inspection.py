@@ -71,12 +71,17 @@ def test_what_costs_little_stays_where_steps_are_long(start_watch: Callable[...,
     assert len(late) <= 2, late  # looks at doubling intervals
 
 
+@pytest.mark.parametrize("baselines", [0, 3])
 def test_the_first_pass_is_over_a_few_steps_after_it_however_short_the_steps_are(
-    start_watch: Callable[..., Any],
+    start_watch: Callable[..., Any], baselines: int
 ) -> None:
+    """baselines: calls without gradients before the first step, which are not the pass that is meant."""
     seen = start_watch(max_overhead=None)
     seen.monitor.inspection.begin_inspection(1.0)
     run = Long(seen)
+    with torch.no_grad():
+        for _ in range(baselines):
+            run.model(torch.randn(2, 4))
     run.run_steps(300)
     assert seen.monitor.duty.is_away or seen.monitor.duty.steps, "stretches are hardly watched"
     while seen.monitor.duty.is_away:

@@ -1,5 +1,6 @@
 """The flag VALIDATION: passes of evaluation, their mode, size and memory."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,163 @@ def test_training_is_not_taken_for_evaluation(start_watch: Any, tmp_path: Path, 
 def test_monte_carlo_over_a_loader_is_left_alone(start_watch: Any, tmp_path: Path) -> None:
     watched = start_watch(**FLAG)
     run_program(monte_carlo_over_a_loader)
+    assert judge_codes(watched, tmp_path) == []
+
+
+# batches that the program cuts itself
+
+
+class Loss(Net):
+    """Returns a loss where it is given targets."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:  # type: ignore[override]
+        out = super().forward(x)
+        return out if y is None else (out, nn.functional.cross_entropy(out, y))
+
+
+def cut_batch(size: int = 4) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 4), torch.randint(2, (size,))
+
+
+def train_by_hand(
+    model: nn.Module,
+    evaluation: Callable[[nn.Module], object],
+    steps: int = 12,
+    every: int = 4,
+    returns_loss: bool = True,
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        if step % every == 0:
+            with torch.no_grad():
+                evaluation(model)
+        x, y = cut_batch()
+        optimizer.zero_grad()
+        (model(x, y)[1] if returns_loss else nn.functional.cross_entropy(model(x), y)).backward()
+        optimizer.step()
+
+
+def loss_of_the_model(model: nn.Module) -> None:
+    torch.stack([model(*cut_batch())[1] for _ in range(5)]).mean()
+
+
+def loss_of_a_function(model: nn.Module) -> None:
+    for _ in range(5):
+        x, y = cut_batch()
+        nn.functional.cross_entropy(model(x), y).item()
+
+
+def loss_of_a_criterion(model: nn.Module) -> None:
+    x, y = cut_batch(40)
+    for begin in range(0, 40, 8):
+        nn.MSELoss()(model(x[begin : begin + 8])[:, 0].sigmoid(), y[begin : begin + 8].float())
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "make", "returns_loss"),
+    [
+        (loss_of_the_model, Loss, True),
+        (loss_of_a_function, Loss, True),
+        (loss_of_a_function, Net, False),
+        (loss_of_a_criterion, Net, False),
+    ],
+)
+@pytest.mark.parametrize("every", [2, 4])
+def test_evaluation_in_train_mode_of_batches_cut_by_hand(
+    start_watch: Any, tmp_path: Path, evaluation: Any, make: Any, returns_loss: bool, every: int
+) -> None:
+    watched = start_watch(**FLAG)
+    originals = torch._C._nn.cross_entropy_loss
+    train_by_hand(make(), evaluation, every=every, returns_loss=returns_loss)
+    assert torch._C._nn.cross_entropy_loss is originals
+    (finding,) = judge_watch(watched, tmp_path)
+    assert finding.code == "TD-C012" and finding.severity == "error" and finding.first_step == every
+
+
+def loss_in_eval_mode(model: nn.Module) -> None:
+    loss_of_the_model(model.eval())
+    model.train()
+
+
+def loss_of_one_batch_again(model: nn.Module) -> None:
+    """Monte Carlo dropout, each time on a new view."""
+    x, y = cut_batch(8)
+    for _ in range(10):
+        model(x[:4], y[:4])
+
+
+def loss_of_some_batches_again(model: nn.Module) -> None:
+    for _ in range(3):
+        x, y = cut_batch(8)
+        for _ in range(3):
+            model(x.clone(), y)
+
+
+def sampled(model: nn.Module) -> None:
+    """As a GAN's generator is sampled in train mode: new noise each time."""
+    torch.stack([model(torch.randn(4, 4)) for _ in range(10)]).std(0)
+
+
+def generated(model: nn.Module) -> None:
+    x = torch.randn(2, 4)
+    for _ in range(10):
+        x = torch.cat([x, model(x).repeat(1, 2)])
+
+
+def targets_of_a_copy(model: nn.Module) -> None:
+    """A target network or a teacher in train mode, now and then, with its loss."""
+    loss_of_the_model(copy.deepcopy(model))
+
+
+def losses_of_each_sample(model: nn.Module) -> None:
+    """Which samples are hard: no mean is taken."""
+    for _ in range(5):
+        x, y = cut_batch()
+        nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
+def values_of_rollouts(model: nn.Module) -> None:
+    """Reinforcement learning: one row of the world at a time, an action and a number of it."""
+    for _ in range(20):
+        out = model(torch.randn(2, 4))
+        torch.distributions.Categorical(logits=out).log_prob(out.argmax(-1)).sum()
+
+
+def two_batches(model: nn.Module) -> None:
+    model(*cut_batch()), model(*cut_batch())
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        *(loss_in_eval_mode, loss_of_one_batch_again, loss_of_some_batches_again, sampled, generated),
+        *(targets_of_a_copy, losses_of_each_sample, values_of_rollouts, two_batches),
+    ],
+)
+@pytest.mark.parametrize("make", [Loss, nn.Sequential])
+def test_what_computes_no_loss_of_new_batches_is_no_evaluation(
+    start_watch: Any, tmp_path: Path, evaluation: Any, make: Any
+) -> None:
+    if make is nn.Sequential and evaluation in (sampled, losses_of_each_sample, values_of_rollouts, generated):
+        model, returns_loss = Net(), False
+    else:
+        model, returns_loss = Loss(), True
+    watched = start_watch(**FLAG)
+    train_by_hand(model, evaluation, returns_loss=returns_loss)
+    assert judge_codes(watched, tmp_path) == []
+
+
+def test_the_loss_of_a_batch_beside_every_step_is_no_evaluation(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    train_by_hand(Loss(), loss_of_the_model, every=1)
+    assert judge_codes(watched, tmp_path) == []
+
+
+def test_layers_that_act_alike_in_both_modes_need_no_eval(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    model = Loss()
+    model[1], model[3] = nn.LayerNorm(8), nn.Dropout(0.0)
+    train_by_hand(model, loss_of_the_model)
     assert judge_codes(watched, tmp_path) == []
 
 

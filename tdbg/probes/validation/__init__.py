@@ -22,6 +22,7 @@ from tdbg.probes import PROBES
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.probes.validation.eval_mode_updates import LeftInEvalMode
+from tdbg.probes.validation.hand_cut_batches import HandCutBatches, LossRoots
 from tdbg.probes.validation.random_draws import RandomDraws
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import unwrap_module
@@ -68,7 +69,14 @@ class Pass:
     norms: int = 0
     told: bool = False
     input: "weakref.ref[Tensor] | None" = field(default=None)
+    hand_cut: HandCutBatches | None = None  # of calls in train mode without gradients, of a model that trains
     draws: RandomDraws | None = None  # of calls in eval mode without gradients, unless a dropout layer is to draw
+
+    def end_watch(self) -> None:
+        """Put back what stands in front of functions of torch."""
+        for watch in (self.draws, self.hand_cut):
+            if watch is not None:
+                watch.end_watch()
 
 
 @PROBES.add
@@ -85,7 +93,7 @@ class Validation(EveryUpdate):
     Cost:   5 us a call of a pass; 15 us more in the first 8; one walk over the modules a pass.
     Limits: calls that the budget does not reach are counted, not looked at. What was in train mode or carried a graph
             is judged only where at least ``VALIDATION.calls`` calls of one pass were looked at. Batches count as
-            evaluation's where a DataLoader handed them out.
+            evaluation's where a DataLoader handed them out, or where a loss was made of them.
     """
 
     name = "validation"
@@ -112,10 +120,11 @@ class Validation(EveryUpdate):
         self._trained_feed: Source = None
         self._batches = self._own_batches = 0  # since the last update or pass
         self._left = LeftInEvalMode(self.monitor.trained_roots_in_train_mode)
+        self._loss_roots = LossRoots(self.monitor.roots_that_return_losses)
 
     def detach(self) -> None:
-        if self._pass is not None and self._pass.draws is not None:
-            self._pass.draws.end_watch()
+        if self._pass is not None:
+            self._pass.end_watch()
         super().detach()
 
     def forked(self) -> None:
@@ -144,6 +153,8 @@ class Validation(EveryUpdate):
             now = None
         if now is None:
             now = self._pass = self._begin_pass(module)
+        if now.hand_cut is not None:  # losses inside of the model are its own
+            now.hand_cut.end_watch()
         _add_call(now, module, call)
         now.batches, now.own_batches = self._batches, self._own_batches
         if now.draws is not None and not call.graded:
@@ -164,9 +175,16 @@ class Validation(EveryUpdate):
                     found.dropouts, found.norms = active_layers(module)
                 if isinstance(module, AveragedModel):
                     self._look_at_average(module)
+                found.hand_cut = self._watch_hand_cut(module)
                 if not module.training and not any(layer.training for layer in module.modules()):
                     found.draws = RandomDraws(self.guard)
         return found
+
+    def _watch_hand_cut(self, module: nn.Module) -> HandCutBatches | None:
+        is_trained = unwrap_module(module) in self.monitor.trained_roots_in_train_mode
+        if not (module.training and is_trained) or torch.is_grad_enabled():
+            return None
+        return HandCutBatches(self._loss_roots.is_one(module))
 
     def _look_at_average(self, module: AveragedModel) -> None:
         """Is an average evaluated that nothing has updated?"""
@@ -186,6 +204,8 @@ class Validation(EveryUpdate):
             self.monitor.read_late(count, emit_idle_average)
 
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
+        if call.graded and module.training:
+            self._loss_roots.record_call(module, output)
         now = self._pass
         if now is None:
             return
@@ -194,6 +214,8 @@ class Validation(EveryUpdate):
             self._watch_output(now, output)
         elif now.draws is not None and not module.training:
             now.draws.end_call(call)
+        if now.hand_cut is not None and not self._batches:
+            now.hand_cut.end_call(call, output)
         if now.seen == ALONE_CALLS and self._is_alone():
             self._tell_pass(now, so_far=True)
             now.told = True
@@ -223,8 +245,8 @@ class Validation(EveryUpdate):
 
     def _end_pass(self) -> None:
         ended, self._pass = self._pass, None
-        if ended is not None and ended.draws is not None:
-            ended.draws.end_watch()
+        if ended is not None:
+            ended.end_watch()
         if ended is not None and len(self._ended) < MAX_ENDED:
             self._ended.append(ended)
         self._batches = self._own_batches = 0
@@ -301,7 +323,32 @@ class Validation(EveryUpdate):
             told.dropouts, told.norms = ended.dropouts, ended.norms
             if ended.step >= APART_STEPS or self._is_alone():  # the steps to come may all have such calls
                 _add_draws(told, ended)
-        self.emit(told, step=ended.step)
+        self._emit_pass(told, ended)
+
+    def _emit_pass(self, told: EvaluationPass, ended: Pass) -> None:
+        """Tell of it, once it is known whether batches that the program cuts itself differ."""
+        equal = ended.hand_cut.count_equal_inputs() if self._may_be_hand_cut(ended) and ended.hand_cut else None
+
+        def emit_pass(values: list[float], record: object) -> None:
+            if values[0] == 0:
+                told.faults.append("train_mode")
+            self.emit(told, step=ended.step)
+
+        if equal is None:
+            self.emit(told, step=ended.step)
+        elif on_host(equal):
+            emit_pass(equal.tolist(), None)
+        else:
+            self.monitor.read_late(equal, emit_pass)
+
+    def _may_be_hand_cut(self, ended: Pass) -> bool:
+        """True if a model that trains made losses in train mode, without a DataLoader and without gradients."""
+        bound, watch = self.threshold("calls"), ended.hand_cut
+        if watch is None or ended.batches or ended.graded or ended.step < APART_STEPS:
+            return False
+        fresh = ended.seen - ended.repeats
+        active = ended.train_mode == ended.seen and ended.dropouts + ended.norms > 0
+        return active and min(watch.losses, fresh) >= bound and ended.repeats <= fresh // 3 and watch.is_each_a_loss
 
     def _find_faults(self, ended: Pass) -> list[str]:
         """What is wrong with a pass; nothing where another purpose than evaluation is possible."""
