@@ -78,10 +78,8 @@ def test_the_first_pass_is_over_a_few_steps_after_it_however_short_the_steps_are
     """baselines: calls without gradients before the first step, which are not the pass that is meant."""
     seen = start_watch(max_overhead=None)
     seen.monitor.inspection.begin_inspection(1.0)
-    run = Long(seen)
-    with torch.no_grad():
-        for _ in range(baselines):
-            run.model(torch.randn(2, 4))
+    run = Long(seen, baselines=baselines)
+    assert seen.monitor.eval_calls == baselines
     run.run_steps(300)
     assert seen.monitor.duty.is_away or seen.monitor.duty.steps, "stretches are hardly watched"
     while seen.monitor.duty.is_away:
@@ -107,13 +105,16 @@ class Layers(nn.Sequential):
 class Long:
     """A training that goes on after its opening steps, and notes in which steps the inspection is open again."""
 
-    def __init__(self, seen: Any, *, others: int = 0) -> None:
+    def __init__(self, seen: Any, *, others: int = 0, baselines: int = 0) -> None:
         self.seen = seen
         self.model = Layers(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 1))
         self.head = nn.Linear(4, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.others = [torch.optim.SGD(self.head.parameters(), lr=0.01) for _ in range(others)]
         self.open: list[int] = []
+        with torch.no_grad():
+            for _ in range(baselines):
+                self.model(torch.randn(2, 4))
         self.run_steps(OPENING_STEPS + 10)
         self.open.clear()
 
