@@ -24,6 +24,7 @@ from tdbg.runtime import tensors
 from tdbg.runtime.root_modules import unwrap_module
 from tdbg.runtime.sampling import select_evenly, view_sample
 from tdbg.runtime.torch_compat import norms_of
+from tdbg.runtime.unfrozen import frozen_parameters_of
 from tdbg.runtime.unregistered import Unregistered, ValueWatch, find_unregistered
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then on
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 EMPTY_LOOKS = 4  # in a row without any gradient in the optimizer, while the model has some
 UNUSED_STEPS = 4  # from the first look at unregistered parameters with gradients to the one that tells of them
+UNFROZEN_STEPS = 3  # from the first look at unfrozen parameters with gradients to the one that tells of them
 MANY_PARAMETERS = 500  # of a model with more, unregistered ones are searched for more rarely while there are none
 BOTH_STEP = 4  # updates back that an optimizer counts as at work
 BOTH_STEPS = 5  # steps in a row in which two optimizers updated the same parameter
@@ -116,6 +118,8 @@ class OptimizerReport(Probe):
         self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._coverage: tuple[object, ...] = ()
         self._unregistered: ValueWatch | None = None
+        self._unfrozen: ValueWatch | None = None
+        self._frozen = frozen_parameters_of(self.monitor)
         self._reported_unregistered = False  # and nothing has explained them since
         self._is_large = False  # the model, at the last search for them
         self._both = 0
@@ -155,7 +159,8 @@ class OptimizerReport(Probe):
             return
         begun = time.perf_counter()
         self._notice_change(optimizer)
-        if self._looks < COVERAGE_LOOKS or self._looks % COVERAGE_LOOKS == 0:
+        is_new = self._looks < COVERAGE_LOOKS or self.monitor.inspection.is_repeat_open
+        if is_new or self._looks % COVERAGE_LOOKS == 0:
             self._look_at_coverage()
         self._sample_weights(optimizer)
         self._spent_s = time.perf_counter() - begun
@@ -214,7 +219,11 @@ class OptimizerReport(Probe):
     def _look_at_coverage(self) -> None:
         """Which trainable parameters no optimizer holds, and which two of them update."""
         roots = self.monitor.trained_roots()
+        for root in roots:
+            self._frozen.add_frozen(root.parameters())
         holders = self._collect_holders()
+        if any(known in holders for known in self._frozen.reported):
+            self._resolve_unfrozen()
         unregistered = self._follow_unregistered(roots, holders)
         if self.monitor.step + 1 < SETTLED_STEPS:
             return
@@ -224,10 +233,26 @@ class OptimizerReport(Probe):
             return
         trainable = list({id(p): p for root in roots for p in root.parameters() if p.requires_grad}.values())
         left_out = [p for p in trainable if id(p) not in holders]
+        unfrozen = self._frozen.list_unfrozen(left_out)
+        pending = set(map(id, unfrozen))
+        left_out = [p for p in left_out if id(p) not in pending]
         twice = [p for p in trainable if len(holders.get(id(p), ())) > 1]
         self._both = self._both + 1 if twice else 0
         twice = twice if self._both >= BOTH_STEPS else []
-        self._tell_coverage(trainable, left_out, twice, unregistered, holders, named)
+        idle = self._follow_unfrozen([p for p in unfrozen if _has_gradient(p)])
+        self._tell_coverage(trainable, left_out, twice, unregistered, idle, holders, named)
+
+    def _follow_unfrozen(self, graded: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Of parameters that were unfrozen, get gradients and are held by no optimizer: those that nothing updates.
+
+        A program may add them some steps later, or update them itself.
+        """
+        watch, step = self._unfrozen, self.monitor.step + 1
+        if not graded or watch is None or not watch.is_of(graded):
+            self._unfrozen = ValueWatch(graded, step) if graded else None
+            return []
+        watch.compare(graded, self.monitor.read_late)
+        return graded if not watch.is_changed and step - watch.step >= UNFROZEN_STEPS else []
 
     def _follow_unregistered(self, roots: Iterable[nn.Module], holders: Collection[int]) -> list[Unregistered]:
         """The parameters in plain containers that get gradients and that nothing has updated for some steps.
@@ -275,12 +300,13 @@ class OptimizerReport(Probe):
         left_out: Sequence[Tensor],
         twice: Sequence[Tensor],
         unregistered: Sequence[Unregistered],
+        unfrozen: Sequence[Tensor],
         holders: Any,
         named: Any,
     ) -> None:
         graded = sum(p.grad is not None for p in left_out)
-        key = (len(trainable), len(left_out), graded > 0, len(twice), len(unregistered))
-        if key == self._coverage or not (left_out or twice or unregistered or self._coverage):
+        key = (len(trainable), len(left_out), graded > 0, len(twice), len(unregistered), len(unfrozen))
+        if key == self._coverage or not (left_out or twice or unregistered or unfrozen or self._coverage):
             return
         self._coverage = key
         seen = ParameterCoverage(trainable=len(trainable), left_out_count=len(left_out), left_out_graded=graded)
@@ -301,7 +327,18 @@ class OptimizerReport(Probe):
                 self._reported_unregistered = True
                 held_later = [one.parameter for one in unregistered]
                 self.monitor.optimizers.when_held(held_later, lambda: self.guard.call_guarded(self._resolve, "held"))
+        if unfrozen and self._unfrozen is not None:
+            seen.unfrozen, seen.unfrozen_count = [named.name_of(p) for p in unfrozen[:MAX_NAMES]], len(unfrozen)
+            seen.unfrozen_since = self._unfrozen.step
+            self._frozen.reported = list(map(id, unfrozen))
+            self.monitor.optimizers.when_held(list(unfrozen), lambda: self.guard.call_guarded(self._resolve_unfrozen))
         self.emit(seen)
+
+    def _resolve_unfrozen(self) -> None:
+        """An optimizer was given the unfrozen parameters after all."""
+        if self._frozen.reported:
+            self._frozen.reported = []
+            self.emit(ParameterCoverage(resolved="unfrozen held"))
 
     def _were_replaced(self, left_out: Sequence[Tensor], trainable: Sequence[Tensor]) -> bool:
         """True if the optimizers hold, in place of each of these, a tensor like it that no gradient reaches.

@@ -11,15 +11,18 @@ from tdbg.rules._kinds import KindsRule
 
 CAUSES = {
     "forgotten": "the optimizer was built before the layer, or its parameter list leaves the layer out",
+    "unfrozen": "requires_grad_(True) alone trains nothing: the optimizer was built without these parameters",
     "twice": "two optimizers were given the same parameters",
     "unregistered": "parameters() does not reach layers in a plain list, tuple, set or dict, nor do state_dict() and to()",
 }
 TRY = {
+    "unfrozen": "call optimizer.add_param_group for them when they are unfrozen, or build the optimizer with all parameters",
     "forgotten": "build the optimizer last, or call add_param_group; freeze parameters that must not train with requires_grad_(False)",
     "unregistered": "hold them in nn.ModuleList, nn.ModuleDict or nn.ParameterList; freeze parameters that must not"
     " train with requires_grad_(False)",
 }
-RESOLVED = {"held": "an optimizer held them only from step {step} on", "changed": "the program updates them itself"}
+HELD_LATER = "an optimizer held them only from step {step} on"
+RESOLVED = {"held": HELD_LATER, "changed": "the program updates them itself", "unfrozen held": HELD_LATER}
 
 
 @RULES.add
@@ -30,7 +33,8 @@ class LeftOut(KindsRule):
     trainable parameters of the trained model with what the optimizers hold. It speaks when some are held by
     none although they get gradients and most others are held; when layers in a plain Python list, tuple, set or
     dict of the model get gradients and nothing updates them; and when two optimizers that both step in turn
-    hold the same parameters.
+    hold the same parameters. Parameters that were frozen earlier in the run and get gradients now are meant to
+    train, however many they are: it speaks when no optimizer holds them three steps later, and nothing changes them.
 
     Why it matters: A layer that was added after the optimizer was built, missed by a filter over names, or held in
     a plain list, which `parameters()` does not reach, keeps its random initial values for good, and backward
@@ -40,6 +44,8 @@ class LeftOut(KindsRule):
         TD-S006 warning: 2 of 24 trainable parameters are in no parameter group: head2.weight, head2.bias, rank 0
         TD-S006 warning: 6 parameters in Net.layers (list) are in no parameter group: layers[0].weight,
         layers[0].bias, layers[1].weight, ..., rank 0
+        TD-S006 warning: 12 unfrozen parameters get gradients since step 201 and no optimizer holds them:
+        backbone.0.weight, backbone.0.bias, backbone.2.weight, ..., rank 0
 
     What to do: Build the optimizer after the model is complete, or `add_param_group` what came later. Hold layers
     in `nn.ModuleList` or `nn.ModuleDict`, parameters in `nn.ParameterList`: what is in a plain list is not saved
@@ -51,7 +57,7 @@ class LeftOut(KindsRule):
     of the same shapes without gradients: then the layers were replaced after it was built. Of layers in a list any
     share counts, once their gradients have been there for 5 steps and their values have stayed; those in eval mode
     inside a model in train mode are left alone. If an optimizer holds them later, or the program updates them
-    itself, the finding becomes a note.
+    itself, the finding becomes a note. So does that of unfrozen parameters once an optimizer holds them.
     """
 
     code = "TD-S006"
@@ -68,7 +74,7 @@ class LeftOut(KindsRule):
                 continue
             found = self.make_finding(
                 f"{where}: {join_limited(names, 3, count)}, {process.display_name}",
-                first_step=seen.step,
+                first_step=(seen.unfrozen_since if kind == "unfrozen" else None) or seen.step,
                 rank=process.rank,
                 phase="optimizer",
                 module=names[0].rpartition(".")[0] if names else "",
@@ -80,7 +86,8 @@ class LeftOut(KindsRule):
 
     def _resolve(self, process: ProcessDir, seen: ParameterCoverage) -> None:
         """What was found of the same rank is a note after all, and says why."""
-        for finding in self._given["unregistered"]:
+        kind = "unfrozen" if seen.resolved == "unfrozen held" else "unregistered"
+        for finding in self._given[kind]:
             if finding.rank == process.rank and finding.severity != "info":
                 finding.severity = "info"
                 finding.evidence.append(RESOLVED[seen.resolved or ""].format(step=seen.step))
@@ -93,6 +100,14 @@ def _list_faults(seen: ParameterCoverage) -> Iterator[tuple[str, str, list[str],
             f"{seen.left_out_count} of {format_count(seen.trainable, 'trainable parameter')} are in no parameter group"
         )
         yield "forgotten", where, seen.left_out or [], seen.left_out_count
+    if seen.unfrozen:
+        count = seen.unfrozen_count or 0
+        verb, holds = ("gets", "it") if count == 1 else ("get", "them")
+        where = (
+            f"{format_count(count, 'unfrozen parameter')} {verb} gradients since step {seen.unfrozen_since} and no optimizer"
+            f" holds {holds}"
+        )
+        yield "unfrozen", where, seen.unfrozen, count
     if seen.unregistered:
         count = seen.unregistered_count or 0
         verb = "is" if count == 1 else "are"

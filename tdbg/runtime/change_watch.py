@@ -33,6 +33,7 @@ class ChangeWatch:
         self._facts: dict[str, Hashable] = {}
         self._reported: dict[str, int] = {}
         self._checks = 0
+        self._read = 0  # parameters of the roots, at the last look at them
 
     def find_change(self) -> str:
         """A kind of change since the last check that was not reported too often yet; empty if there is none."""
@@ -56,8 +57,15 @@ class ChangeWatch:
         if optimizer is not None:
             groups = [group["params"] for group in optimizer.param_groups]
             facts["groups"] = tuple(map(len, groups))
-            pause = 1 + sum(map(len, groups)) // PARAMETERS_A_CHECK
+            pause = 1 + max(sum(map(len, groups)), self._read) // PARAMETERS_A_CHECK
             if self._checks % pause == 0 or facts["groups"] != self._facts.get("groups"):
                 held = sum(p.requires_grad for group in groups for p in group)
-                facts["parameters"] = held, *(reduce(xor, map(id, root.parameters()), 0) for root in roots)
+                parameters = [list(root.parameters()) for root in roots]
+                self._read = sum(map(len, parameters))
+                facts["parameters"] = held, *map(_describe_parameters, parameters)
         return facts
+
+
+def _describe_parameters(parameters: list[nn.Parameter]) -> tuple[int, int]:
+    """Which they are, and how many of them want a gradient: the optimizer may not hold those that are unfrozen."""
+    return reduce(xor, map(id, parameters), 0), sum([p.requires_grad for p in parameters])

@@ -10,6 +10,7 @@ from tdbg.core.tables import format_count
 RESOLVED = {
     "held": "an optimizer now holds the parameters that parameters() does not reach",
     "changed": "the program itself updates the parameters that parameters() does not reach",
+    "unfrozen held": "an optimizer now holds the parameters that were unfrozen",
 }
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
 
@@ -61,9 +62,14 @@ class ParameterCoverage(Observed):
     )
     unregistered_count: int | None = doc("number of these unregistered parameters")
     containers: list[str] | None = doc("where the unregistered parameters are: Class.attribute (list), at most eight")
+    unfrozen: list[str] | None = doc(
+        "parameters that were frozen earlier in the run and get gradients now, and that nothing updates, at most eight"
+    )
+    unfrozen_count: int | None = doc("number of these unfrozen parameters")
+    unfrozen_since: int | None = doc("the first step in which their gradients were seen")
     resolved: str | None = doc(
-        "why the unregistered ones reported before are no fault: held (now by an optimizer) or changed (the program"
-        " updates them itself)"
+        "why those reported before are no fault: of unregistered ones held (now by an optimizer) or changed (the program"
+        " updates them itself), of unfrozen ones unfrozen held"
     )
 
     def text(self) -> str:
@@ -71,7 +77,7 @@ class ParameterCoverage(Observed):
         if self.resolved:
             return RESOLVED.get(self.resolved, self.resolved)
         parts = []
-        if self.left_out or not (self.unregistered or self.twice):
+        if self.left_out or not (self.unregistered or self.twice or self.unfrozen):
             more = " ..." if self.left_out_count > 1 else ""
             names = (
                 f" ({self.left_out[0]}{more}), {self.left_out_graded} of them get gradients" if self.left_out else ""
@@ -84,6 +90,11 @@ class ParameterCoverage(Observed):
             parts.append(
                 f"{format_count(self.unregistered_count or 0, 'parameter')} with gradients in {where}, which parameters() does"
                 " not reach"
+            )
+        if self.unfrozen:
+            parts.append(
+                f"{format_count(self.unfrozen_count or 0, 'parameter')} ({self.unfrozen[0]}) frozen before, with"
+                f" gradients since step {self.unfrozen_since}, in no parameter group"
             )
         if self.twice:
             parts.append(
