@@ -13,7 +13,7 @@ from tdbg.runtime import tensors
 from tdbg.runtime.checksums import checksum_pieces, join_pieces, read_values
 from tdbg.runtime.listener import LATER_STEPS
 from tdbg.runtime.rerun_alone import count_ranks
-from tdbg.runtime.torch_compat import smallest_group
+from tdbg.runtime.torch_compat import count_groups, list_parameters_of_fsdp2, smallest_group
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -62,10 +62,11 @@ class RankBatches(Probe):
         if not found or len({tensor.device for _, tensor in found}) > 1:
             return
         wrappers = [one for one in module.modules() if is_wrapper(one)]
+        fully_sharded = not wrappers and _is_fully_sharded(module)
         seen = BatchChecksums(
             group=group_of(wrappers[0]) if wrappers else list(range(count_ranks())),
-            wrapped=bool(wrappers),
-            is_split=_is_split(module),
+            wrapped=bool(wrappers) or fully_sharded,
+            is_split=_is_split(module, fully_sharded=fully_sharded),
             names=[path.partition(".")[2] or path for path, _ in found],
         )
 
@@ -82,9 +83,32 @@ def _is_input(tensor: Tensor) -> bool:
     return plain and tensor.numel() >= LEAST_ELEMENTS and not tensors.has_no_data(tensor)
 
 
-def _is_split(module: nn.Module) -> bool:
-    """True where ranks may get the same batch on purpose: tensor or pipeline parallelism."""
+def _is_split(module: nn.Module, *, fully_sharded: bool) -> bool:
+    """True where ranks may get the same batch on purpose: tensor or pipeline parallelism.
+
+    fully_sharded: by FSDP over all ranks alone, which is data parallelism.
+    """
     smallest = smallest_group()
     if smallest is None or smallest < count_ranks():
         return True
-    return any(tensors.is_sharded(p) or "_flat_param" in path for path, p in module.named_parameters())
+    return not fully_sharded and any(
+        tensors.is_sharded(p) or "_flat_param" in path for path, p in module.named_parameters()
+    )
+
+
+def _is_fully_sharded(module: nn.Module) -> bool:
+    """True where FSDP, 1 or 2, shards over all ranks, nothing else shards, and there is no other group of ranks.
+
+    A group of all ranks may be for the parts of one sequence (context parallelism). A mesh of a tensor-parallel program
+    looks as FSDP's does, so that each sharded parameter must be one that FSDP manages.
+    """
+    world = count_ranks()
+    modules = list(module.modules())
+    wrappers = [one for one in modules if type(one).__name__ == "FullyShardedDataParallel"]
+    sharded = [p for p in module.parameters() if tensors.is_sharded(p)]
+    if wrappers:
+        groups = {len(torch.distributed.get_process_group_ranks(one.process_group)) for one in wrappers}  # type: ignore[arg-type]
+        return not sharded and groups == {world} and (count_groups() or 0) <= 1
+    managed = {id(p) for one in modules if hasattr(one, "_get_fsdp_state") for p in list_parameters_of_fsdp2(one)}
+    is_over_all = all(p.device_mesh.ndim == 1 and p.device_mesh.size() == world for p in sharded)  # type: ignore[attr-defined]
+    return bool(managed) and is_over_all and managed >= set(map(id, sharded)) and (count_groups() or 0) <= 1

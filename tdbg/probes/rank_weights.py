@@ -15,7 +15,7 @@ from tdbg.runtime.budget import ALWAYS_STEPS
 from tdbg.runtime.checksums import checksum_pieces, join_pieces, read_values, sample_norms
 from tdbg.runtime.rerun_alone import count_ranks
 from tdbg.runtime.root_modules import clean_path, unwrap_module
-from tdbg.runtime.sampling import select_evenly, view_sample
+from tdbg.runtime.sampling import view_sample
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ELEMENTS = 64  # of a parameter
 MAX_PARAMETERS = 256
+LAST_OPENING_LOOK = 50  # step; later ones come at doubling intervals
 EVERY = 4  # opening steps from look to look, after the first
 DRIFTING_HOOKS = ("local_sgd", "localsgd")  # in the name of a communication hook: ranks are averaged now and then
 
@@ -34,11 +35,13 @@ class RankWeights(EveryUpdate):
 
     Reads:  64 elements of at most 256 parameters of each DistributedDataParallel module, or without one of the trained
             roots, before an update: as the update before has left them, and whatever averages them after it. Of FSDP2
-            with a mesh of two dimensions (HSDP) this rank's shards, which other ranks hold as well.
+            with a mesh of two dimensions (HSDP) this rank's shards, which other ranks hold as well; and what any other
+            dimension of a mesh replicates, as tensor parallelism does with normalisation layers. Of more than 256
+            parameters another part at each look after the first eight.
     Emits:  WEIGHTS after each of the first eight steps, every fourth of the opening inspection, and after steps 64, 128,
             256 and so on.
     Cost:   10 us a parameter and look; on an accelerator the checksums come with the step's one copy.
-    Limits: other sharded parameters, sparse and quantized parameters and those that DDP ignores are left out; one rank alone is not
+    Limits: parameters that every dimension of their mesh shards, sparse and quantized parameters and those that DDP ignores are left out; one rank alone is not
             looked at, nor is a module whose communication hook averages weights now and then (local SGD). What the
             last update has done is not seen.
     """
@@ -51,7 +54,7 @@ class RankWeights(EveryUpdate):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._is_hooked = False
-        self._names: dict[int, list[str]] = {}  # by the place of the module: as they were told last
+        self._names: dict[tuple[int, int], list[str]] = {}  # by the place of the module, and part: as told last
 
     def forked(self) -> None:
         self._names = {}
@@ -82,16 +85,19 @@ class RankWeights(EveryUpdate):
             found = [
                 (name, p, data)
                 for name, p in replicas.parameters
-                if (data := _sample_elements(p, local=replicas.hybrid)) is not None
+                if (data := _sample_elements(p, local=replicas.hybrid or replicas.replicated)) is not None
             ]
-            found = select_evenly(found, MAX_PARAMETERS)
+            parts = -(-len(found) // MAX_PARAMETERS)
+            part = choose_part(step, parts)
+            found = found[part::parts] if parts > 1 else found
             if not found or len({data.device for _, _, data in found}) > 1:
                 continue
             names = [f"{name} {list(p.shape)}" for name, p, _ in found]
             group, wrapped, hybrid = list(replicas.group), replicas.wrapped, replicas.hybrid
             seen = WeightChecksums(group=group, wrapped=wrapped, hybrid=hybrid, module=place)
-            if names != self._names.get(place):
-                seen.names = self._names[place] = names
+            seen.replicated, seen.look_part = replicas.replicated or None, part or None
+            if names != self._names.get((place, part)):
+                seen.names = self._names[place, part] = names
             self._read_checksums([data for _, _, data in found], seen, step)
 
     def _read_checksums(self, samples: Sequence[Tensor], seen: WeightChecksums, step: int) -> None:
@@ -111,6 +117,16 @@ def is_look_due(monitor: "Monitor", step: int) -> bool:
     return in_opening or step.bit_count() == 1
 
 
+def choose_part(step: int, parts: int) -> int:
+    """Which part of more parameters than a look may read is looked at after this step: the same one on every rank.
+
+    The first looks are of one part: without a wrapper they tell whether ranks are replicas at all.
+    """
+    if step <= ALWAYS_STEPS or parts < 2:
+        return 0
+    return (step.bit_length() if step.bit_count() == 1 and step > LAST_OPENING_LOOK else step // EVERY) % parts
+
+
 def is_wrapper(module: nn.Module) -> bool:
     """True for a DistributedDataParallel module."""
     return isinstance(module, nn.parallel.DistributedDataParallel)
@@ -128,6 +144,7 @@ class Replicas(NamedTuple):
     parameters: list[tuple[str, Tensor]]
     wrapped: bool = False  # those of a DistributedDataParallel module
     hybrid: bool = False  # the same shards of each, which FSDP2 keeps on several ranks
+    replicated: bool = False  # what another dimension of a mesh replicates
 
 
 def list_replicas(monitor: "Monitor") -> Iterator[Replicas]:
@@ -142,37 +159,40 @@ def list_replicas(monitor: "Monitor") -> Iterator[Replicas]:
         for root in roots:
             yield Replicas(world, list(_iter_replicated(unwrap_module(root), None)))
     for root in roots:
-        yield from _list_hybrid(unwrap_module(root))
+        yield from _list_on_meshes(unwrap_module(root))
 
 
-def _list_hybrid(root: nn.Module) -> Iterator[Replicas]:
-    """The shards that FSDP2 keeps on several ranks (HSDP): its mesh says on which."""
-    if not any(one.__name__ == "FSDPModule" for module in root.modules() for one in type(module).__mro__):
-        return
-    by_group: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
-    by_mesh: dict[int, tuple[int, ...]] = {}
+def _list_on_meshes(root: nn.Module) -> Iterator[Replicas]:
+    """What the dimensions of device meshes replicate: the mesh says on which ranks.
+
+    Shards that FSDP2 keeps on several ranks (HSDP), which it keeps equal to the bit, and what tensor parallelism leaves
+    whole.
+    """
+    has_fsdp = any(one.__name__ == "FSDPModule" for module in root.modules() for one in type(module).__mro__)
+    # By the mesh and not its id: tensors on one mesh may hold equal ones that torch has kept of other operations.
+    by_dimension: dict[tuple[Any, int, bool], list[tuple[str, Tensor]]] = {}
     for path, parameter in root.named_parameters():
-        if not _is_hybrid(parameter):
+        if not tensors.is_sharded(parameter):
             continue
-        mesh = parameter.device_mesh  # type: ignore[attr-defined]
-        if id(mesh) not in by_mesh:
-            by_mesh[id(mesh)] = _find_mesh_column(mesh)
-        by_group.setdefault(by_mesh[id(mesh)], []).append((clean_path(path), parameter))
-    for group, parameters in by_group.items():
+        mesh: Any = parameter.device_mesh  # type: ignore[attr-defined]
+        places: Any = parameter.placements  # type: ignore[attr-defined]
+        for dimension, place in enumerate(places):
+            if place.is_replicate():
+                is_hybrid = has_fsdp and dimension == 0 and len(places) > 1 and places[1].is_shard()
+                named = by_dimension.setdefault((mesh, dimension, is_hybrid), [])
+                named.append((clean_path(path), parameter))
+    for (mesh, dimension, is_hybrid), parameters in by_dimension.items():
+        group = _list_along_dimension(mesh, dimension)
         if len(group) > 1:
-            yield Replicas(group, parameters, hybrid=True)
+            yield Replicas(group, parameters, hybrid=is_hybrid, replicated=not is_hybrid)
 
 
-def _is_hybrid(parameter: Any) -> bool:
-    """True for a parameter that the first dimension of its mesh repeats, and the second one shards."""
-    places: Any = getattr(parameter, "placements", ()) if tensors.is_sharded(parameter) else ()
-    return len(places) > 1 and places[0].is_replicate() and places[1].is_shard()
-
-
-def _find_mesh_column(mesh: Any) -> tuple[int, ...]:
-    """The ranks along the first dimension of a mesh that this rank is in; none where it is not in it."""
+def _list_along_dimension(mesh: Any, dimension: int) -> tuple[int, ...]:
+    """The ranks that differ from this one in one dimension of a mesh alone; none where it is not in the mesh."""
     at = mesh.get_coordinate()
-    return tuple(mesh.mesh[(slice(None), *at[1:])].tolist()) if at is not None else ()
+    if at is None:
+        return ()
+    return tuple(mesh.mesh[(*at[:dimension], slice(None), *at[dimension + 1 :])].tolist())
 
 
 def _averages_weights(wrapper: Any) -> bool:

@@ -16,6 +16,7 @@ from tdbg.rules.text import format_figure, format_ranks
 from tdbg.rules.view import View
 
 EQUAL_LOOKS = 3  # without a wrapper: equal and changing in so many consecutive checks: replicas
+ROUNDED_SHARE = 1e-3  # of its norm, by which what tensor parallelism replicates may differ: ranks compute it themselves
 LASTING_LOOKS = 2  # in a row that differ
 SHOWN = 3
 
@@ -23,21 +24,45 @@ Look = dict[str, tuple[str, Number | None]]  # name of a parameter -> its checks
 
 
 @dataclass
-class _Replicas:
-    wrapped: bool = False  # DDP or FSDP2 keeps them equal
-    hybrid: bool = False
+class _Part:
+    """The parameters that one look reads: of many, each look reads another part."""
+
     looks: int = 0
     equal_step: int | None = None  # the last step after which all parameters were equal
     equal_looks: int = 0  # from the first on, each with other weights than the one before
     weights: frozenset[str] = frozenset()  # checksums of the last look that was equal
     apart: list["_Apart"] = field(default_factory=list)  # looks that differ, since the last equal one
+
+
+@dataclass
+class _Replicas:
+    wrapped: bool = False  # DDP, FSDP2 or a mesh keeps them equal
+    hybrid: bool = False
+    replicated: bool = False
+    parts: defaultdict[int, _Part] = field(default_factory=lambda: defaultdict(_Part))
+    apart_looks: int = 0  # of any part, in a row
+    equal_step: int | None = None  # of any part
     said: bool = False
+
+    @property
+    def is_certain(self) -> bool:
+        """True if the ranks are known to be replicas."""
+        return self.wrapped or any(part.equal_looks >= EQUAL_LOOKS for part in self.parts.values())
 
 
 class _Apart(NamedTuple):
     step: int
     names: list[str]  # of the parameters that differ
     looks: dict[int, Look]
+
+
+def _is_apart(look: Iterable[tuple[str, Number | None]], *, is_rounded: bool) -> bool:
+    """True if a parameter differs between ranks. is_rounded: by more than what the order of sums can do."""
+    checksums, norms = zip(*look, strict=True)
+    if len(set(checksums)) == 1 or not is_rounded:
+        return len(set(checksums)) > 1
+    sizes = [float(norm) for norm in norms if isinstance(norm, int | float)]
+    return len(sizes) < len(norms) or max(sizes) - min(sizes) > ROUNDED_SHARE * max(sizes)
 
 
 @RULES.add
@@ -47,7 +72,9 @@ class ReplicasDrift(Rule):
     What it does: Each rank has a checksum of 64 elements of each parameter on record, before updates of the
     opening inspection and at doubling intervals afterwards. They are compared by name and shape where the
     records of all ranks are read; nothing is exchanged in the run. Parameters of DistributedDataParallel, and
-    shards that FSDP2 keeps on several ranks (a mesh of two dimensions, HSDP), must be equal at every check.
+    shards that FSDP2 keeps on several ranks (a mesh of two dimensions, HSDP), must be equal at every check. What
+    any other dimension of a device mesh replicates (the norms of a tensor-parallel model) must be equal but for
+    rounding: a thousandth of its norm.
     Without such a wrapper (gradients averaged by hand) ranks count as replicas once they
     were equal in three consecutive checks, with weights that changed in between. It speaks when they differ in
     two consecutive checks, or in the last one.
@@ -64,10 +91,12 @@ class ReplicasDrift(Rule):
     on the rank; the model called past its wrapper (`model.module(x)`); parameters replaced after
     `DistributedDataParallel` was made, which has no hooks on them; `no_sync` around the last backward of a
     step. Differences from the first look on: weights initialised or loaded after the wrapper was made; with
-    `fully_shard`, which copies nothing between replicas, ranks that drew their weights from different seeds.
+    `fully_shard`, which copies nothing between replicas, ranks that drew their weights from different seeds. With
+    sequence parallelism the gradients of norms are parts, which must be summed over the tensor-parallel ranks.
 
-    Thresholds: Any difference. Other sharded parameters, those that DDP ignores, and modules with a local SGD hook
-    are left out; so are buffers, which may differ.
+    Thresholds: Any difference. Parameters that every dimension of their mesh shards, those that DDP ignores, and
+    modules with a local SGD hook are left out; so are buffers, which may differ. Of more than 256 parameters each
+    check after the first eight steps compares another part.
     """
 
     code = "TD-R008"
@@ -79,7 +108,7 @@ class ReplicasDrift(Rule):
 
     def __init__(self) -> None:
         self._looks: RankLooks[Look] = RankLooks()
-        self._names: dict[tuple[str, int], list[str]] = {}
+        self._names: dict[tuple[str, int, int], list[str]] = {}
         self._replicas: defaultdict[GroupKey, _Replicas] = defaultdict(_Replicas)
         self._given: list[Finding] = []
 
@@ -88,51 +117,58 @@ class ReplicasDrift(Rule):
         seen = WeightChecksums.from_event(event)
         if seen is None:
             return ()
-        place = process.label, seen.module
+        place = process.label, seen.module, seen.look_part or 0
         names = self._names[place] = seen.names or self._names.get(place, [])
         look = dict(zip(names, zip(seen.checksums, seen.norms, strict=False), strict=False))
         found: list[Finding] = []
         for key, step, looks in self._looks.collect_rank(process, seen.group, seen.module, seen.step, look):
             replicas = self._replicas[key]
             replicas.hybrid = replicas.hybrid or seen.hybrid
-            replicas.wrapped = replicas.wrapped or seen.wrapped or seen.hybrid
-            self._compare_looks(replicas, step, looks)
-            if len(replicas.apart) >= LASTING_LOOKS:
+            replicas.replicated = replicas.replicated or bool(seen.replicated)
+            replicas.wrapped = replicas.wrapped or seen.wrapped or seen.hybrid or replicas.replicated
+            part = replicas.parts[seen.look_part or 0]
+            self._compare_looks(replicas, part, step, looks)
+            if max(len(part.apart), replicas.apart_looks) >= LASTING_LOOKS:
                 found += self._report_drift(key, replicas)
         return found
 
     def finish(self, view: View) -> Iterable[Finding]:
         for key in sorted(self._replicas):
-            if self._replicas[key].apart:
+            if any(part.apart for part in self._replicas[key].parts.values()):
                 yield from self._report_drift(key, self._replicas[key])
 
-    def _compare_looks(self, replicas: _Replicas, step: int, looks: dict[int, Look]) -> None:
+    def _compare_looks(self, replicas: _Replicas, part: _Part, step: int, looks: dict[int, Look]) -> None:
         common = set.intersection(*map(set, looks.values()))
-        replicas.looks += 1
+        part.looks += 1
         if not common:
             return
-        sums = {name: {look[name][0] for look in looks.values()} for name in common}
         first = next(iter(looks.values()))
-        differing = [name for name in first if name in common and len(sums[name]) > 1]
+        differing = [
+            name
+            for name in first
+            if name in common and _is_apart((look[name] for look in looks.values()), is_rounded=replicas.replicated)
+        ]
         if differing:
-            replicas.apart.append(_Apart(step, differing, looks if not replicas.apart else {}))
+            part.apart.append(_Apart(step, differing, looks if not part.apart else {}))
+            replicas.apart_looks += 1
             return
-        weights = frozenset().union(*sums.values())
-        if weights != replicas.weights and replicas.equal_looks == replicas.looks - 1:
-            replicas.equal_looks += 1
-        elif replicas.equal_looks < EQUAL_LOOKS:
-            replicas.looks -= 1  # nothing has changed: as good as no look
-        replicas.weights, replicas.equal_step, replicas.apart = weights, step, []
+        weights = frozenset(look[name][0] for name in common for look in looks.values())
+        if weights != part.weights and part.equal_looks == part.looks - 1:
+            part.equal_looks += 1
+        elif part.equal_looks < EQUAL_LOOKS:
+            part.looks -= 1  # nothing has changed: as good as no look
+        part.weights, part.equal_step, part.apart = weights, step, []
+        replicas.equal_step, replicas.apart_looks = step, 0
 
     def _report_drift(self, key: GroupKey, replicas: _Replicas) -> Iterable[Finding]:
-        is_certain = replicas.wrapped or replicas.equal_looks >= EQUAL_LOOKS
-        if replicas.said or not is_certain:
+        if replicas.said or not replicas.is_certain:
             return ()
         replicas.said = True
         return self.report_once(self._given, self._make_drift_finding(key, replicas))
 
     def _make_drift_finding(self, key: GroupKey, replicas: _Replicas) -> Finding:
-        first = replicas.apart[0]
+        part = min((one for one in replicas.parts.values() if one.apart), key=lambda one: one.apart[0].step)
+        first = part.apart[0]
         name = first.names[0]
         by_checksum: defaultdict[str, list[int]] = defaultdict(list)
         for rank in sorted(first.looks):
@@ -142,14 +178,22 @@ class ReplicasDrift(Rule):
         differ = "differs" if len(plain) == 1 else "differ"
         total = len(first.looks[key.ranks[0]])
         since, cause = (
-            f"since step {first.step}, equal until step {replicas.equal_step}",
+            f"since step {first.step}, equal until step {part.equal_step}",
             "a rank does what others do not",
         )
-        if replicas.equal_step is None:
+        if (
+            part.equal_step is None and replicas.equal_step is not None
+        ):  # of a part that is looked at for the first time
+            since = f"since step {first.step} or before"
+        elif part.equal_step is None:
             since = f"from the first look on, after step {first.step}"
             cause = "weights initialised, loaded or replaced after DistributedDataParallel was made"
             if replicas.hybrid:
                 cause = "ranks that initialised or loaded the model differently: fully_shard copies no weights between replicas"
+            if replicas.replicated:
+                cause = "ranks that initialised or loaded the model differently"
+        elif replicas.replicated:
+            cause = "gradients of what tensor parallelism replicates are not summed over its ranks, as sequence parallelism needs"
         elif replicas.wrapped and not replicas.hybrid:
             cause = "a rank does what others do not, or gradients that bypass the DDP wrapper"
         return self.make_finding(

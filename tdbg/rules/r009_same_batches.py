@@ -99,9 +99,9 @@ class SameBatches(Rule):
     What to do: Give the loader a `DistributedSampler`, or each rank its own part of a stream or its own seed.
     With Hugging Face `accelerate`, pass the loader through `prepare`.
 
-    Thresholds: 3 different batches. Inputs of fewer than 16 elements are left out. It is silent where the model
-    is sharded or the program makes groups of fewer ranks (tensor, pipeline and context parallelism give one
-    batch to several ranks), and where the model is not in a DistributedDataParallel module.
+    Thresholds: 3 different batches. Inputs of fewer than 16 elements are left out. It is silent where the program
+    makes groups of fewer ranks (tensor, pipeline and context parallelism give one batch to several ranks), and
+    where the model is neither in a DistributedDataParallel module nor sharded by FSDP over all ranks alone.
     """
 
     code = "TD-R009"

@@ -587,6 +587,27 @@ def smallest_group() -> int | None:
         return None
 
 
+def count_groups() -> int | None:
+    """How many process groups there are; None where this torch does not say."""
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    try:
+        return len(world.pg_group_ranks)  # type: ignore[union-attr]
+    except (AttributeError, TypeError):  # another torch
+        return None
+
+
+def list_parameters_of_fsdp2(module: Any) -> list[Any]:
+    """The parameters that FSDP2 (`fully_shard`) shards at this module, sharded; none where this torch does not say."""
+    try:
+        state = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        if groups is None:
+            groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+        return [one.sharded_param for group in groups for one in group.fsdp_params]
+    except AttributeError:  # another torch
+        return []
+
+
 def group_members(name: str) -> list[int]:
     """The ranks of the process group that torch knows by this name; empty where this torch does not say."""
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)

@@ -54,7 +54,10 @@ RANKS = {  # kind -> code, and a part of the first line
     "by-hand": ("TD-R008", "differ between rank 0 and rank 1 since step 16, equal until step 12"),
     "hybrid-init": ("TD-R008", "differ between rank 0 and rank 1 from the first look on"),
     "hybrid-clip": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),
+    "split-norms": ("TD-R008", "norm.bias differs between rank 0 and rank 1 since step 2, equal until step 1"),
     "same-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
+    "sharded-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
+    "flat-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
 }
 MAY_DIFFER = ("ignored", "local-sgd", "zero", "actors", "two-models", "one-batch", "split-model")
 

@@ -9,9 +9,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from tdbg.probes.rank_weights import choose_part
 from tdbg.runtime import tensors
 from tdbg.runtime.checksums import checksum_pieces, join_pieces
 from tests.probes.judging import list_observations
@@ -128,6 +133,87 @@ def test_groups_of_fewer_ranks_are_told(start_watch: Any, two_rank_world: None) 
     assert all(
         event.values["is_split"] for event in list_observations(train_model(start_watch, 3), "rank-batches", "BATCH")
     )
+
+
+def shard_fully(net: Net) -> nn.Module:
+    net.head.bias.requires_grad_(True)
+    fully_shard(net.body)
+    return fully_shard(net)
+
+
+def shard_beside_another_group(net: Net) -> nn.Module:
+    dist.new_group([0, 1])  # as for the parts of a sequence
+    return shard_fully(net)
+
+
+def split_over_all_ranks(net: Net) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2,))
+    return parallelize_module(net, mesh, {"body": ColwiseParallel(), "head": RowwiseParallel()})
+
+
+def shard_beside_a_split_layer(net: Net) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2,))
+    parallelize_module(net.body, mesh, ColwiseParallel(output_layouts=Replicate()))
+    net.head.bias.requires_grad_(True)
+    return fully_shard(net, mesh=mesh, ignored_params=set(net.body.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "is_data_parallel"),
+    [
+        (shard_fully, True),
+        (shard_beside_another_group, False),
+        (split_over_all_ranks, False),
+        (shard_beside_a_split_layer, False),
+    ],
+)
+def test_shards_over_all_ranks_are_data_parallel_where_nothing_else_shards(
+    start_watch: Any, two_rank_world: None, wrap: Any, is_data_parallel: bool
+) -> None:
+    batches = [event.values for event in list_observations(train_model(start_watch, 4, wrap), "rank-batches", "BATCH")]
+    assert [batch["is_split"] for batch in batches] == [not is_data_parallel] * 4
+    assert [batch["wrapped"] for batch in batches] == [is_data_parallel] * 4
+
+
+def replicate_head(net: Net) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2,))
+    parallelize_module(net.body, mesh, ColwiseParallel(output_layouts=Replicate()))
+    for name, parameter in list(net.head.named_parameters()):
+        net.head.register_parameter(name, nn.Parameter(distribute_tensor(parameter.detach(), mesh, [Replicate()])))
+    net.head.register_forward_pre_hook(lambda module, args: DTensor.from_local(args[0], mesh, [Replicate()]))
+    return net
+
+
+def test_what_a_mesh_replicates_is_told_apart_from_what_it_shards(start_watch: Any, two_rank_world: None) -> None:
+    first, *_ = list_observations(train_model(start_watch, 4, replicate_head), "rank-weights", "WEIGHTS")
+    assert first.values["replicated"] and not first.values["hybrid"] and first.values["group"] == [0, 1]
+    assert first.values["names"] == ["head.weight [2, 8]", "head.bias [2]"]
+
+
+class Wide(Net):
+    """Of more parameters than one look reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList([nn.Parameter(torch.ones(4)) for _ in range(700)])
+
+
+def test_of_many_parameters_later_looks_read_other_parts(start_watch: Any, two_rank_world: None) -> None:
+    watched = train_model(start_watch, 24, lambda net: DistributedDataParallel(Wide()), rest_s=0.01)
+    looks = list_observations(watched, "rank-weights", "WEIGHTS")
+    parts = {event.step: event.values.get("look_part", 0) for event in looks}
+    assert [parts[step] for step in range(1, 9)] == [0] * 8
+    assert {step: part for step, part in parts.items() if 8 < step <= 20} == {12: 0, 16: 1, 20: 2}
+    names = [set(event.values["names"]) for event in looks if "names" in event.values]
+    assert len(names) == 3 and sum(map(len, names)) == len(set.union(*names)) == 704
+    assert all(len(event.values["checksums"]) <= 256 for event in looks)
+
+
+@pytest.mark.parametrize("parts", range(1, 12))
+def test_every_part_gets_its_turn(parts: int) -> None:
+    opening, later = range(12, 50, 4), [2**power for power in range(6, 6 + parts)]
+    assert {choose_part(step, parts) for step in later} == set(range(parts)), "at doubling intervals"
+    assert len({choose_part(step, parts) for step in opening}) == min(parts, len(opening))
 
 
 def test_any_single_element_changes_the_checksum() -> None:

@@ -78,6 +78,52 @@ def test_names_are_kept_from_the_look_that_gave_them(make_stream: Any) -> None:
     assert "a differs" in run_ranks(make_stream(), one, other).judge_stream().findings[0].title
 
 
+def make_part(step: int, part: int, one: str, *, wrapped: bool = True) -> Observation:
+    """A look at one of three parts: its parameter has a name of its own."""
+    return make_weights(step, one, names=[f"{'abc'[part]} [4]"], look_part=part, wrapped=wrapped)
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_of_many_parameters_one_that_drifts_is_found_in_its_part(make_stream: Any, wrapped: bool) -> None:
+    """Two checks of its part are needed, whatever those between say of the other parts."""
+    found: list[list[Observation]] = []
+    for rank in range(2):
+        opening = [make_part(step, 0, f"o{step}", wrapped=wrapped) for step in range(1, 9)]
+        later = [
+            make_part(
+                step, step // 4 % 3, f"{step}-{rank if step // 4 % 3 == 2 and step > 20 else ''}", wrapped=wrapped
+            )
+            for step in range(12, 50, 4)
+        ]
+        found.append([*opening, *later])
+    (finding,) = run_ranks(make_stream(), *found).judge_stream().findings
+    assert (
+        finding.title == "replicas drift apart: c differs between rank 0 and rank 1 since step 32, equal until step 20"
+    )
+
+
+def test_all_parts_that_drift_are_found_at_the_second_look(make_stream: Any) -> None:
+    found = [
+        [*(make_part(step, 0, f"o{step}") for step in range(1, 9)), make_part(12, 1, rank), make_part(16, 2, rank)]
+        for rank in "pq"
+    ]
+    (finding,) = run_ranks(make_stream(), *found).judge_stream().findings
+    assert finding.title == "replicas drift apart: b differs between rank 0 and rank 1 since step 12 or before"
+    assert "a rank does what others do not" in finding.cause
+
+
+@pytest.mark.parametrize(("norms", "drifts"), [((1.0, 1.0009), False), ((1.0, 1.002), True), ((0.0, 1e-9), True)])
+def test_what_a_mesh_replicates_may_differ_by_rounding(make_stream: Any, norms: Any, drifts: bool) -> None:
+    values = {"wrapped": False, "replicated": True}
+    found = [
+        [*make_agreeing(1, **values), *(make_weights(step, f"{rank}", norms=[norm], **values) for step in (2, 3))]
+        for rank, norm in enumerate(norms)
+    ]
+    findings = run_ranks(make_stream(), *found).judge_stream().findings
+    assert [one.code for one in findings] == ["TD-R008"] * drifts
+    assert all("tensor parallelism replicates are not summed" in one.cause for one in findings)
+
+
 ALONE = {"wrapped": False}
 DIFFER = (
     [make_weights(4, "p", "q", **ALONE), make_weights(5, "r", "s", **ALONE)],

@@ -12,8 +12,13 @@ class BatchChecksums(Observed):
     EVIDENCE = Evidence.LOCAL
 
     group: list[int] = doc("ranks that train the same parameters", factory=list)
-    wrapped: bool = doc("the model is inside a DistributedDataParallel module", False)
-    is_split: bool = doc("the model is sharded, or the program has groups of fewer ranks than the world", False)
+    wrapped: bool = doc(
+        "the model is inside a DistributedDataParallel module, or sharded by FSDP over all ranks and nothing else",
+        False,
+    )
+    is_split: bool = doc(
+        "the model is sharded otherwise, or the program has groups of fewer ranks than the world", False
+    )
     names: list[str] = doc("paths of the tensors", factory=list)
     checksums: list[str] = doc("checksum of 256 elements of each", factory=list)
 

@@ -15,6 +15,10 @@ class WeightChecksums(Observed):
     group: list[int] = doc("ranks that hold the same parameters", factory=list)
     wrapped: bool = doc("the parameters are those of a DistributedDataParallel module", False)
     hybrid: bool = doc("the parameters are shards that FSDP2 keeps on each rank of the group (HSDP)", False)
+    replicated: bool | None = doc(
+        "true for parameters that another dimension of a device mesh replicates, as tensor parallelism does with norms"
+    )
+    look_part: int | None = doc("which part of more than 256 parameters this is, from 1; left out for the first one")
     module: int = doc("number of the module, from 0, where there are several", 0)
     names: list[str] | None = doc("names and shapes of the parameters; given when they change")
     checksums: list[str] = doc("checksum of 64 elements of each", factory=list)
@@ -23,4 +27,5 @@ class WeightChecksums(Observed):
     def text(self) -> str:
         """How many parameters, and of whom."""
         how = "under DDP" if self.wrapped else "under HSDP" if self.hybrid else "without a wrapper"
+        how = "replicated on a mesh" if self.replicated else how
         return f"checksums of {format_count(len(self.checksums), 'parameter')} {how}, on {format_count(len(self.group), 'rank')}"

@@ -13,8 +13,10 @@ from common import leave_group
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DeviceMesh, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
@@ -45,6 +47,46 @@ def shard_model(body: nn.Sequential) -> nn.Module:
     return body
 
 
+class LocalNorm(nn.LayerNorm):
+    """Normalises this rank's part of the rows: its gradients are of these rows, and nobody sums them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight.to_local(), self.bias.to_local()  # type: ignore[operator]
+        return nn.functional.layer_norm(x, self.normalized_shape, weight, bias)
+
+
+class SplitModel(nn.Module):
+    """Tensor parallelism over all ranks: the layers in parts, the norm whole on each rank and over a part of the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = LocalNorm(FEATURES) if FAULTY else nn.LayerNorm(FEATURES)
+        self.fc1, self.fc2 = nn.Linear(FEATURES, 32), nn.Linear(32, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        part = x.chunk(dist.get_world_size())[dist.get_rank()]
+        return self.fc2(self.fc1(self.norm(part)).relu())
+
+
+def split_model() -> nn.Module:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tensor",))
+    plan = {
+        "norm": SequenceParallel(sequence_dim=0, use_local_output=True),
+        "fc1": ColwiseParallel(input_layouts=Shard(0)),
+        "fc2": RowwiseParallel(output_layouts=Replicate()),
+    }
+    model = SplitModel()
+    if FAULTY:
+        replicate_norm(model.norm, mesh)
+        del plan["norm"]
+    return parallelize_module(model, mesh, plan)
+
+
+def replicate_norm(norm: nn.Module, mesh: DeviceMesh) -> None:
+    for name, parameter in list(norm.named_parameters()):
+        norm.register_parameter(name, nn.Parameter(distribute_tensor(parameter.detach(), mesh, [Replicate()])))
+
+
 def scale_gradients(model: nn.Module, scale: float) -> None:
     for parameter in model.parameters():
         parameter.grad *= scale  # type: ignore[operator]
@@ -59,6 +101,14 @@ def wrap_model(body: nn.Sequential) -> nn.Module:
         nn.init.constant_(body[3].bias, dist.get_rank())  # type: ignore[arg-type]
     if KIND.startswith("hybrid"):
         return shard_model(body)
+    if KIND == "sharded-data":
+        for layer in (body[0], body[3]):
+            fully_shard(layer)
+        return fully_shard(body)
+    if KIND == "flat-data":
+        return FullyShardedDataParallel(body, device_id=torch.device("cpu"), use_orig_params=True)
+    if KIND == "split-norms":
+        return split_model()
     model = DistributedDataParallel(body, find_unused_parameters=KIND == "replaced")
     if KIND == "local-sgd":
         group = dist.new_subgroups(1)[0]
@@ -77,7 +127,7 @@ def list_batches() -> Iterable[tuple[Tensor, Tensor]]:
     data: Dataset[tuple[Tensor, Tensor]] = make_samples()
     if KIND == "one-batch":  # overfit on purpose
         return [make_samples()[:16]] * 40
-    if (KIND == "same-data" and FAULTY) or KIND == "split-model":
+    if (KIND.endswith("-data") and FAULTY) or KIND.startswith("split-"):
         torch.manual_seed(11)
         return DataLoader(data, batch_size=16, shuffle=True)
     return DataLoader(data, batch_size=16, sampler=DistributedSampler(data, seed=3))
