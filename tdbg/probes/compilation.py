@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PAUSE_S = 5.0  # from look to look
 MAX_NAMED = 8
+MAX_FAILURES = 64  # places that are remembered
 LEAST_S = 0.5  # of compiling since the last line that tells of it
 MAX_REASON = 160  # characters
 
@@ -42,7 +43,9 @@ class Compilation(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._due = 0.0
-        self._gave_up = self._broken = 0  # as many as were told of
+        # Kind and place -> reason: the compiler's list has the last 64 compilations alone.
+        self._gave_up: dict[tuple[str, str], str] = {}
+        self._broken = 0  # as many as were told of
         self._compiled = CompileTime()
         self._last_t = time.time()  # when the last reported compilation began; earlier ones are of no concern
 
@@ -57,22 +60,10 @@ class Compilation(Probe):
             self._read_counters()
 
     def _read_counters(self) -> None:
-        failures = [one for one in compiler_failures() if one.kind != "Unsupported"]  # these are graph breaks
         breaks = graph_breaks()
         graphs = compiler_count("stats", "unique_graphs")
-        if len(failures) > self._gave_up:
-            self._gave_up = len(failures)
-            limit = {one.where or one.reason: one.reason for one in failures if one.kind == "limit"}
-            failed = {one.where or one.reason: f"{one.kind}: {one.reason}" for one in failures if one.kind != "limit"}
-            failed = {where: why for where, why in failed.items() if where not in limit}
-            seen = CompilerGaveUp(
-                at_limit=list(limit)[:MAX_NAMED],
-                limit_reasons=[_shorten_reason(why) for why in limit.values()][:MAX_NAMED],
-                failed=list(failed)[:MAX_NAMED],
-                fail_reasons=[_shorten_reason(why) for why in failed.values()][:MAX_NAMED],
-                graphs=graphs,
-            )
-            self.emit(seen)
+        if self._add_failures():
+            self._tell_failures(graphs)
         count = sum(breaks.values())
         if count > self._broken:
             self._broken = count
@@ -82,6 +73,31 @@ class Compilation(Probe):
             )
 
         self._tell_times()
+
+    def _add_failures(self) -> bool:
+        """Remember what was given up, by its place; true if there is something new."""
+        before = len(self._gave_up)
+        for one in compiler_failures():
+            if one.kind == "Unsupported":  # these are graph breaks
+                continue
+            kind, reason = ("limit", one.reason) if one.kind == "limit" else ("failed", f"{one.kind}: {one.reason}")
+            key = kind, one.where or one.reason
+            if key in self._gave_up or len(self._gave_up) < MAX_FAILURES:
+                self._gave_up[key] = reason
+        return len(self._gave_up) > before
+
+    def _tell_failures(self, graphs: int) -> None:
+        limit = {where: reason for (kind, where), reason in self._gave_up.items() if kind == "limit"}
+        failed = {where: reason for (kind, where), reason in self._gave_up.items() if kind != "limit"}
+        failed = {where: why for where, why in failed.items() if where not in limit}
+        seen = CompilerGaveUp(
+            at_limit=list(limit)[:MAX_NAMED],
+            limit_reasons=[_shorten_reason(why) for why in limit.values()][:MAX_NAMED],
+            failed=list(failed)[:MAX_NAMED],
+            fail_reasons=[_shorten_reason(why) for why in failed.values()][:MAX_NAMED],
+            graphs=graphs,
+        )
+        self.emit(seen)
 
     def _tell_times(self) -> None:
         new = [one for one in list_compilations() if one[0] > self._last_t]
@@ -99,7 +115,7 @@ class Compilation(Probe):
 
     def forked(self) -> None:
         self._compiled = CompileTime()
-        self._gave_up = self._broken = 0
+        self._gave_up, self._broken = {}, 0
 
 
 def _shorten_reason(reason: str) -> str:

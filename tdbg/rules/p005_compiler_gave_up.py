@@ -36,13 +36,14 @@ class CompilerGaveUpRule(KindsRule):
     title = "torch.compile gave up on a function"
     severity = "warning"
     observes = (CompilerGaveUp,)
+    keeps_latest = True
 
     def evaluate(self, process: ProcessDir, seen: CompilerGaveUp) -> Iterable[tuple[str, Finding]]:
         for kind, places, reasons in (
             ("limit", seen.at_limit, seen.limit_reasons),
             ("failed", seen.failed, seen.fail_reasons),
         ):
-            if not places or not self.is_news(process, kind):
+            if not places:
                 continue
             more = f" and {format_count(len(places) - 1, 'further function')}" if len(places) > 1 else ""
             what = "reached its recompile limit for" if kind == "limit" else "could not compile"

@@ -33,10 +33,9 @@ class GraphBreaksRule(KindsRule):
     title = "graph breaks of torch.compile"
     severity = "info"
     observes = (GraphBreaks,)
+    keeps_latest = True
 
     def evaluate(self, process: ProcessDir, seen: GraphBreaks) -> Iterable[tuple[str, Finding]]:
-        if not self.is_news(process, "breaks"):
-            return
         found = self.make_finding(
             f"torch.compile breaks its graph in {format_count(seen.breaks, 'place')} ({format_count(seen.graphs, 'graph')}),"
             f" {process.display_name}",
