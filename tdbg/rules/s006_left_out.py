@@ -34,7 +34,7 @@ class LeftOut(KindsRule):
     none although they get gradients and most others are held; when layers in a plain Python list, tuple, set or
     dict of the model get gradients and nothing updates them; and when two optimizers that both step in turn
     hold the same parameters. Parameters that were frozen earlier in the run and get gradients now are meant to
-    train, however many they are: it speaks when no optimizer holds them three steps later, and nothing changes them.
+    train, however many they are: it speaks when no optimizer holds them three steps later and nothing changes them.
 
     Why it matters: A layer that was added after the optimizer was built, missed by a filter over names, or held in
     a plain list, which `parameters()` does not reach, keeps its random initial values for good, and backward

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tdbg.inject.metrics.printed_numbers import MAX_CHARS, MAX_WAITING, PAUSE_S, PrintedNumbers, find_results
+from tdbg.inject.metrics.printed_numbers import (
+    KEPT,
+    MAX_CHARS,
+    MAX_SHAPES,
+    MAX_WAITING,
+    PAUSE_S,
+    PrintedNumbers,
+    find_results,
+)
 
 LINES = {
     "epoch 0 train_loss 1.9083 val_acc 0.0664": {"train_loss": 1.9083, "val_acc": 0.0664},
@@ -70,6 +78,10 @@ class Recording:
         self.rows: list[tuple[str, dict[Any, Any], int, str]] = []
         self.hears = True
         self.booked: list[float] = []
+        self.left_out: dict[str, int] = {}
+
+    def leave_out(self, why: str, count: int = 1) -> None:
+        self.left_out[why] = self.left_out.get(why, 0) + count
 
     def record_logged(self, source: str, data: Any, *, step: int, phase: str) -> None:
         self.rows.append((source, dict(data), step, phase))
@@ -109,8 +121,42 @@ def test_what_waits_is_bounded_and_read_at_the_end(fake_clock: SimpleNamespace) 
     for step in range(10 * MAX_WAITING):
         printed.add_text(f"loss {step}.5", step, "train")
     printed.parse_waiting()
-    assert len(feed.rows) == 1 + MAX_WAITING
+    assert len(feed.rows) == 1 + MAX_WAITING + KEPT
     assert feed.rows[-1][2] == 10 * MAX_WAITING - 1
+    assert len(feed.rows) + feed.left_out["printed"] == 10 * MAX_WAITING, "nothing is dropped without a word"
+
+
+@pytest.mark.parametrize("every", [20, 50, 199])
+@pytest.mark.parametrize(
+    "line", ["step {0} loss=0.{0}", "step {0}: loss {0}.5 lr 1e-{0}", "loading shard {0} of the data"]
+)
+def test_a_score_is_kept_beside_lines_that_come_in_each_step(
+    fake_clock: SimpleNamespace, every: int, line: str
+) -> None:
+    """Steps of a millisecond, of which each prints a line."""
+    feed = Recording()
+    printed = PrintedNumbers(feed)  # type: ignore[arg-type]
+    scores = []
+    for step in range(2000):
+        fake_clock.t += 1e-3
+        printed.add_text(line.format(step), step, "train")
+        if step % every == 0:
+            scores.append(step)
+            printed.add_text(f"epoch {step}: val_acc {step / 1e4:.4f}", step, "eval")
+    printed.parse_waiting()
+    assert [row[2] for row in feed.rows if "val_acc" in row[1]] == scores
+    told = len([row for row in feed.rows if "loss" in row[1]]) + feed.left_out.get("printed", 0)
+    assert told == (2000 if "loss" in line else 0), "lines without a result are not counted"
+
+
+def test_of_lines_that_are_all_unlike_few_are_kept(fake_clock: SimpleNamespace) -> None:
+    feed = Recording()
+    printed = PrintedNumbers(feed)  # type: ignore[arg-type]
+    names = [f"{one}{other}_loss" for one in "abcdefghijklmnop" for other in "abcdefghijklmnop"]
+    for step, name in enumerate(names):
+        printed.add_text(f"{name} 0.5", step, "train")
+    printed.parse_waiting()
+    assert [row[2] for row in feed.rows] == list(range(1 + MAX_WAITING + MAX_SHAPES))
 
 
 def test_a_bar_that_is_redrawn_makes_one_row_a_step(fake_clock: SimpleNamespace) -> None:

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
         ) -> None:
             """Take what the program logged."""
 
+        def leave_out(self, why: str, count: int = 1) -> None:
+            """Count rows that are not written."""
+
         def record_cost(self, seconds: float) -> None:
             """Count time that went into it."""
 

@@ -173,24 +173,24 @@ class Feed:
         spent = budget.spent_on(PART)
         if self._heard <= FREE_ROWS or spent + budget.likely_s(PART) <= budget.earned_by_share_s(time.perf_counter()):
             return True
-        self._leave_out("overhead")
+        self.leave_out("overhead")
         self.me.note_once(
             "metrics-left-out",
             "the program logs more often than the overhead budget allows: some of its values are not in metrics.jsonl",
         )
         return False
 
-    def _leave_out(self, why: str) -> None:
-        """Count a row that is not written; the next one tells of it."""
+    def leave_out(self, why: str, count: int = 1) -> None:
+        """Count rows that are not written; the next one tells of them."""
         with self._lock:
-            self._left_out[why] = self._left_out.get(why, 0) + 1
+            self._left_out[why] = self._left_out.get(why, 0) + count
 
     def _queue_late_values(self, row: Row, late: list[tuple[str, Any]]) -> None:
         """Have values on a device come with the step's one copy, in a row of their own."""
         import torch
 
         if self._late + len(late) > MAX_LATE:
-            self._leave_out("device")
+            self.leave_out("device")
             return
         self._late += len(late)
         keys = [key for key, _ in late]
@@ -253,7 +253,7 @@ class Feed:
         if file.write_row(row):
             self._left_out = {}
         else:
-            self._leave_out("disk")
+            self.leave_out("disk")
             if file.dropped == 1:  # at once: a killed process tells nothing later
                 self._tell_left_out()
         self.me.charge_disk(max(file.written_bytes - before, 0))

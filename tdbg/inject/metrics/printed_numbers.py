@@ -1,13 +1,15 @@
 """Numbers that the program prints or logs as text (``val_acc 0.43``, ``loss=0.2``, a progress bar's postfix), as rows.
 
 The thread that prints puts its text into a queue, at less than a microsecond a line. What waits is parsed with the first
-text after `PAUSE_S`, and so seldom that parsing takes less than a 500th of the time.
+text after `PAUSE_S`, and so seldom that parsing takes less than a 500th of the time. Of what comes too fast for that
+lines are dropped of whose shape enough wait already: a score that is printed once an epoch stays.
 """
 
 import re
 import time
 from collections import deque
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tdbg.core.directions import EVALUATION_WORDS, TIMES, TRAINING_WORDS, direction_of, words_of
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 2000  # of a line; a longer one is a dump
 MAX_WAITING = 64
+MAX_SHAPES = 16  # of lines beyond these
+KEPT = 12  # lines of each shape, the newest among them
+SHAPE_CHARS = 300
+NOT_SHAPE = b"0123456789.+- \t"  # what differs between lines of one shape
 PAUSE_S = 0.2
+DROPPED = "printed"  # why rows are left out
 SHARE = 500  # the pause is so many times as long as the last parsing
 NAME = r"[A-Za-z][\w@/.\-]*+"  # possessive: a text without a number costs what its length costs, not the square
 # One or two words, a sign or a space, and a number: a plain one, a percentage or a fraction, not a time or a version.
@@ -35,7 +42,9 @@ class PrintedNumbers:
 
     def __init__(self, feed: "RowFeed") -> None:
         self._feed = feed
-        self._waiting: deque[tuple[str, int, str]] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[tuple[str, int, str]] = deque()
+        self._beyond: dict[bytes, list[tuple[str, int, str]]] = {}  # by shape, since so many wait
+        self._dropped: dict[bytes, int] = {}  # of these
         self._due = 0.0
         self._last: tuple[int, dict[str, float]] = (-1, {})
 
@@ -44,22 +53,44 @@ class PrintedNumbers:
         waiting = self._waiting
         if text.startswith("\r") and waiting and waiting[-1][0].startswith("\r"):
             waiting.pop()  # a progress bar that is redrawn
-        waiting.append((text[:MAX_CHARS], step, phase))
+        if len(waiting) < MAX_WAITING:
+            waiting.append((text[:MAX_CHARS], step, phase))
+        else:
+            self._add_beyond(text[:MAX_CHARS], step, phase)
         now = time.perf_counter()
         if now >= self._due and self._feed.hears:
             self.parse_waiting(now)
 
+    def _add_beyond(self, text: str, step: int, phase: str) -> None:
+        """Keep a few more lines of each shape, of one that is printed in each step and one that is printed seldom alike."""
+        shape = _shape_of(text)
+        known = self._beyond.get(shape)
+        if known is not None and len(known) >= KEPT:
+            known[-1] = text, step, phase
+            self._dropped[shape] = self._dropped.get(shape, 0) + 1
+        elif known is not None:
+            known.append((text, step, phase))
+        elif len(self._beyond) < MAX_SHAPES:
+            self._beyond[shape] = [(text, step, phase)]
+
     def reset_after_fork(self) -> None:
         """In a forked child: what waits is the parent's."""
         self._waiting.clear()
+        self._beyond, self._dropped = {}, {}
 
     def parse_waiting(self, begun: float | None = None) -> None:
         """Parse what waits, and book the time."""
         begun = time.perf_counter() if begun is None else begun
-        while self._waiting:
-            text, step, phase = self._waiting.popleft()
-            for line in text.splitlines():
-                self._record_results(find_results(line), step, phase)
+        beyond, self._beyond, dropped, self._dropped = self._beyond, {}, self._dropped, {}
+        self._waiting, waiting = deque(), self._waiting
+        waiting.extend(sorted((one for lines in beyond.values() for one in lines), key=itemgetter(1)))
+        while waiting:
+            text, step, phase = waiting.popleft()
+            results = [find_results(line) for line in text.splitlines()]
+            if dropped and any(results) and (count := dropped.pop(_shape_of(text), 0)):
+                self._feed.leave_out(DROPPED, count)
+            for found in results:
+                self._record_results(found, step, phase)
         spent = time.perf_counter() - begun
         self._due = begun + max(PAUSE_S, SHARE * spent)
         self._feed.record_cost(spent)
@@ -73,6 +104,13 @@ class PrintedNumbers:
             values = {key: value for key, value in found.items() if (_phase_of(key) or _ROW_PHASES[phase]) == name}
             if values:
                 self._feed.record_logged(READ_FROM_TEXT, values, step=step, phase=name)
+
+
+def _shape_of(text: str) -> bytes:
+    """What lines that are printed again and again have in common. Cost: 0.5 us."""
+    if text.startswith("\r"):  # a bar is drawn with other signs each time
+        return b"\r"
+    return text[:SHAPE_CHARS].encode("utf-8", "replace").translate(None, NOT_SHAPE)
 
 
 _ROW_PHASES = {"train": "train", "eval": "val", "": "train"}

@@ -12,6 +12,7 @@ LEFT_OUT = {  # why rows are not written
     "overhead": "the program logs more often than --max-overhead allows",
     "disk": "the file reached its limit (a quarter of --disk-budget) or could not be written",
     "device": "too many values were still being copied from the device",
+    "printed": "lines with results were printed faster than they are read",
 }
 
 
