@@ -121,7 +121,7 @@ def test_what_waits_is_bounded_and_read_at_the_end(fake_clock: SimpleNamespace) 
     for step in range(10 * MAX_WAITING):
         printed.add_text(f"loss {step}.5", step, "train")
     printed.parse_waiting()
-    assert len(feed.rows) == 1 + MAX_WAITING + KEPT
+    assert len(feed.rows) == 1 + MAX_WAITING + KEPT + 1, "the last one of a burst"
     assert feed.rows[-1][2] == 10 * MAX_WAITING - 1
     assert len(feed.rows) + feed.left_out["printed"] == 10 * MAX_WAITING, "nothing is dropped without a word"
 

@@ -22,6 +22,7 @@ MAX_CHARS = 2000  # of a line; a longer one is a dump
 MAX_WAITING = 64
 MAX_SHAPES = 16  # of lines beyond these
 KEPT = 12  # lines of each shape, the newest among them
+MAX_BEYOND = 512  # texts that are told apart by their shape; of more, a burst, the last one alone is kept
 SHAPE_CHARS = 300
 NOT_SHAPE = b"0123456789.+- \t"  # what differs between lines of one shape
 PAUSE_S = 0.2
@@ -45,6 +46,8 @@ class PrintedNumbers:
         self._waiting: deque[tuple[str, int, str]] = deque()
         self._beyond: dict[bytes, list[tuple[str, int, str]]] = {}  # by shape, since so many wait
         self._dropped: dict[bytes, int] = {}  # of these
+        self._told_apart = self._burst = 0  # how many texts came beyond, and beyond those
+        self._latest: tuple[str, int, str] | None = None  # of the burst
         self._due = 0.0
         self._last: tuple[int, dict[str, float]] = (-1, {})
 
@@ -55,14 +58,18 @@ class PrintedNumbers:
             waiting.pop()  # a progress bar that is redrawn
         if len(waiting) < MAX_WAITING:
             waiting.append((text[:MAX_CHARS], step, phase))
-        else:
+        elif self._told_apart < MAX_BEYOND:
             self._add_beyond(text[:MAX_CHARS], step, phase)
+        else:
+            self._burst += 1
+            self._latest = text[:MAX_CHARS], step, phase
         now = time.perf_counter()
         if now >= self._due and self._feed.hears:
             self.parse_waiting(now)
 
     def _add_beyond(self, text: str, step: int, phase: str) -> None:
         """Keep a few more lines of each shape, of one that is printed in each step and one that is printed seldom alike."""
+        self._told_apart += 1
         shape = _shape_of(text)
         known = self._beyond.get(shape)
         if known is not None and len(known) >= KEPT:
@@ -73,22 +80,33 @@ class PrintedNumbers:
         elif len(self._beyond) < MAX_SHAPES:
             self._beyond[shape] = [(text, step, phase)]
 
+    def _take_beyond(self) -> list[tuple[str, int, str]]:
+        """What waits beyond the queue, by its step; nothing of it is left."""
+        found = sorted((one for lines in self._beyond.values() for one in lines), key=itemgetter(1))
+        if self._latest is not None:
+            found.append(self._latest)
+        self._beyond, self._dropped, self._latest = {}, {}, None
+        self._told_apart = self._burst = 0
+        return found
+
     def reset_after_fork(self) -> None:
         """In a forked child: what waits is the parent's."""
         self._waiting.clear()
-        self._beyond, self._dropped = {}, {}
+        self._take_beyond()
 
     def parse_waiting(self, begun: float | None = None) -> None:
         """Parse what waits, and book the time."""
         begun = time.perf_counter() if begun is None else begun
-        beyond, self._beyond, dropped, self._dropped = self._beyond, {}, self._dropped, {}
         self._waiting, waiting = deque(), self._waiting
-        waiting.extend(sorted((one for lines in beyond.values() for one in lines), key=itemgetter(1)))
+        dropped, burst, latest = self._dropped, self._burst, self._latest
+        waiting.extend(self._take_beyond())
         while waiting:
-            text, step, phase = waiting.popleft()
+            entry = text, step, phase = waiting.popleft()
             results = [find_results(line) for line in text.splitlines()]
             if dropped and any(results) and (count := dropped.pop(_shape_of(text), 0)):
                 self._feed.leave_out(DROPPED, count)
+            if entry is latest and burst > 1 and any(results):
+                self._feed.leave_out(DROPPED, burst - 1)
             for found in results:
                 self._record_results(found, step, phase)
         spent = time.perf_counter() - begun
