@@ -14,7 +14,7 @@ class LeftInEvalMode(ObservingRule[Reported]):
     What it does: With the flag VALIDATION, or in the opening inspection, it follows the mode of the model that is
     trained. It speaks when a model that was updated in train mode is evaluated in eval mode without gradients,
     and then updated three times in a row while it is still in eval mode, with dropout or batch normalisation
-    layers.
+    layers. A model that was in eval mode from the first steps on, with dropout layers, is a note after ten updates.
 
     Why it matters: Dropout no longer regularises, and batch normalisation uses its old statistics and no longer
     learns them. The training loss improves, since dropout is gone, and the model overfits.
@@ -26,8 +26,8 @@ class LeftInEvalMode(ObservingRule[Reported]):
     What to do: Call `model.train()` after every evaluation pass, at best at the end of the function that called
     `model.eval()`. A call at the beginning of each epoch does not cover an evaluation in the middle of one.
 
-    Thresholds: 3 updates in a row. A model that was never updated in train mode, or of which a part is in train
-    mode, is left alone: there the mode is chosen.
+    Thresholds: 3 updates in a row; 10 for the note. A model of which a part is in train mode is left alone: there
+    the mode is chosen. So is one that was never in train mode and has no dropout layers.
     """
 
     code = "TD-C021"
@@ -37,9 +37,11 @@ class LeftInEvalMode(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: EvalModeUpdates) -> Finding | None:
-        if state.said:
+        if state.said and not seen.from_start:
             return None
-        state.said = True
+        state.said = state.said or not seen.from_start
+        if seen.from_start:
+            return self._note_from_start(process, seen)
         layers = (seen.dropouts, "dropout layer"), (seen.norms, "batch norm layer")
         off = [format_count(count, noun) for count, noun in layers if count]
         return self.make_finding(
@@ -54,4 +56,20 @@ class LeftInEvalMode(ObservingRule[Reported]):
             ],
             cause="model.train() was not called after evaluation",
             try_next="call model.train() after each evaluation pass",
+        )
+
+    def _note_from_start(self, process: ProcessDir, seen: EvalModeUpdates) -> Finding:
+        """A note: the mode may be chosen, as it is for a model that must not drop anything."""
+        return self.make_finding(
+            f"trained in eval mode from the start: {seen.root}, {format_count(seen.dropouts, 'dropout layer')} off,"
+            f" {process.display_name}",
+            severity="info",
+            first_step=seen.since,
+            rank=process.rank,
+            phase="train",
+            evidence=[
+                f"{seen.root} was updated {format_count(seen.updates, 'time')} in eval mode, and never in train mode"
+            ],
+            cause="model.train() was never called: from_pretrained() returns a model in eval mode",
+            try_next="call model.train() before the first step, if dropout is meant to be at work",
         )

@@ -86,10 +86,47 @@ def a_part_in_train_mode(model: Net) -> None:
         train_model(model, optimizer)
 
 
-def never_in_train_mode(model: Net) -> None:
+def never_in_train_mode_for_a_few_updates(model: Net) -> None:
     optimizer = train_model(model.eval())
     evaluate_model(model)
-    train_model(model, optimizer)
+    train_model(model, optimizer, steps=4)
+
+
+def norms_alone_in_eval_mode(model: Net) -> None:
+    """Fine-tuned with the statistics of the data before."""
+    model.body[3] = nn.Dropout(0.0)
+    train_model(model.eval(), steps=20)
+
+
+def plain_layers_in_eval_mode(model: Net) -> None:
+    train_model(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)).eval(), steps=20)
+
+
+def a_part_in_eval_mode_from_the_start(model: Net) -> None:
+    model.body.eval()
+    train_model(model, steps=20)
+
+
+def a_new_head_on_a_body_in_eval_mode(model: Net) -> None:
+    model.eval()
+    model.head = nn.Linear(8, 2)
+    train_model(model, steps=20)
+
+
+def a_teacher_in_eval_mode(model: Net) -> None:
+    """Called with gradients on, and never updated."""
+    student = Net()
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.01)
+    model.eval().requires_grad_(False)
+    for (x,) in make_batches(20):
+        optimizer.zero_grad()
+        (student(x) - model(x)).square().mean().backward()
+        optimizer.step()
+
+
+def in_eval_mode_late(model: Net) -> None:
+    optimizer = train_model(model.train())
+    train_model(model.eval(), optimizer, steps=20)
 
 
 def frozen_normalisation(model: Net) -> None:
@@ -146,7 +183,13 @@ def a_generator_rests(model: Net) -> None:
 
 HEALTHY_MODES = [
     a_part_in_train_mode,
-    never_in_train_mode,
+    never_in_train_mode_for_a_few_updates,
+    norms_alone_in_eval_mode,
+    plain_layers_in_eval_mode,
+    a_part_in_eval_mode_from_the_start,
+    a_new_head_on_a_body_in_eval_mode,
+    a_teacher_in_eval_mode,
+    in_eval_mode_late,
     frozen_normalisation,
     switched_back,
     a_second_stage_in_eval_mode,
@@ -162,6 +205,30 @@ def test_a_mode_that_is_chosen_is_no_fault(start_watch: Any, tmp_path: Path, run
     watched = start_watch(**FLAG)
     run(Net())
     assert judge_codes(watched, tmp_path) == []
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_model_in_eval_mode_from_the_start_is_a_note(
+    start_watch: Any, tmp_path: Path, optimizers: int, evaluates: bool
+) -> None:
+    """As transformers' `from_pretrained` returns it."""
+    watched = start_watch(**FLAG)
+    model = Net().eval()
+    if evaluates:
+        evaluate_model(model)
+    parts = [model.body, model.head] if optimizers == 2 else [model]
+    steps = [torch.optim.SGD(part.parameters(), lr=0.01) for part in parts]
+    for number, (x,) in enumerate(make_batches(30)):
+        model.zero_grad()
+        model(x).square().mean().backward()
+        for optimizer in steps:
+            optimizer.step()
+        if evaluates and number % 6 == 5:
+            evaluate_model(model)
+    (finding,) = judge_watch(watched, tmp_path)
+    assert (finding.code, finding.severity, finding.first_step) == ("TD-C021", "info", 1)
+    assert finding.title == "trained in eval mode from the start: Net, 1 dropout layer off, rank 0"
 
 
 def test_the_train_mode_of_earlier_steps_is_remembered(start_watch: Any) -> None:

@@ -69,22 +69,32 @@ class EvaluationPass(Observed):
 
 
 class EvalModeUpdates(Observed):
-    """Updates of a model that stayed in eval mode after an evaluation pass."""
+    """Updates of a model that stayed in eval mode after an evaluation pass, or was in it from the start."""
 
     PROBE = "validation"
     PART = "EVAL_MODE_UPDATES"
     EVIDENCE = Evidence.LOCATED
-    LEVEL = "W"
 
     root: str = doc("class of the module that was called", "")
+    from_start: bool | None = doc("true for a model that was never updated in train mode; no evaluation came before")
     since: int = doc("first step that updated the model in eval mode", 0)
     updates: int = doc("number of consecutive updates in eval mode", 0)
     evaluated: int = doc("the step after which the model was evaluated in eval mode without gradients", 0)
     dropouts: int = doc("dropout layers that are off", 0)
     norms: int = doc("number of batch norm layers that no longer update their running statistics", 0)
 
+    @property
+    def level(self) -> str:
+        """D for a mode that may be chosen."""
+        return "D" if self.from_start else "W"
+
     def text(self) -> str:
         """Since when."""
+        if self.from_start:
+            return (
+                f"{self.root} has been updated in eval mode from the start, step {self.since}: {self.dropouts} dropout and"
+                f" {format_count(self.norms, 'batch norm layer')} off"
+            )
         return (
             f"{self.root} has been updated in eval mode since step {self.since}, after the evaluation that followed step"
             f" {self.evaluated}: {self.dropouts} dropout and {format_count(self.norms, 'batch norm layer')} off"

@@ -236,10 +236,16 @@ class Validation(EveryUpdate):
 
     def before_update(self, optimizer: Optimizer) -> None:
         self._end_pass()
+        first = None
+        if "eval_mode_start" not in self._said:
+            first = self._left.record_first_updates(optimizer, self.monitor.step + 1)
         left = self._left.record_update(optimizer, self.monitor.step + 1)
         if left is not None and "eval_mode" not in self._said:
             self._said.add("eval_mode")
             self.emit(left, step=self.monitor.step + 1)
+        elif first is not None:
+            self._said.add("eval_mode_start")
+            self.emit(first, step=self.monitor.step + 1)
 
     # the end of a pass
 

@@ -1,4 +1,4 @@
-"""Updates of a model that is still in eval mode after an evaluation pass."""
+"""Updates of a model that is still in eval mode after an evaluation pass, or was in it from the start."""
 
 import weakref
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.root_modules import unwrap_module
 
 LASTING_UPDATES = 3  # in a row
+FROM_START_UPDATES = 10
+FIRST_STEPS = 3  # an update of these is one of the start
 
 
 class LeftInEvalMode:
@@ -23,6 +25,8 @@ class LeftInEvalMode:
         self._trained = trained
         self._evaluated: IdentityKeys[nn.Module, _Stretch] = IdentityKeys()
         self._called: weakref.ref[nn.Module] | None = None  # in train mode with gradients, since the last update
+        self._called_in_eval_mode: weakref.ref[nn.Module] | None = None  # likewise
+        self._from_start: IdentityKeys[nn.Module, _Stretch] = IdentityKeys()  # never updated in train mode
 
     def record_call(self, module: nn.Module, *, graded: bool, step: int) -> None:
         """A root is called after so many steps; calls with gradients are not all seen."""
@@ -30,8 +34,31 @@ class LeftInEvalMode:
         if graded and root.training:
             self._called = weakref.ref(root)
             self._evaluated.pop(root, None)
-        elif not graded and not root.training and root in self._trained:
+        elif graded:
+            self._called_in_eval_mode = weakref.ref(root)
+        elif not root.training and root in self._trained:
             self._evaluated.setdefault(root, _Stretch(step))
+
+    def record_first_updates(self, optimizer: Optimizer, step: int) -> EvalModeUpdates | None:
+        """The same for a model that nothing has put into train mode: ten updates from the first steps on."""
+        root = self._called_in_eval_mode() if self._called_in_eval_mode is not None else None
+        self._called_in_eval_mode = None
+        if root is None or root.training or root in self._trained:
+            return None
+        if root not in self._from_start:
+            if step > FIRST_STEPS:
+                return None
+            self._from_start[root] = _Stretch(0, first=step)
+        stretch = self._from_start[root]
+        if step == stretch.last or stretch.updates >= FROM_START_UPDATES:
+            return None
+        if not _has_graded_parameters(optimizer, root):
+            return None
+        stretch.last, stretch.updates = step, stretch.updates + 1
+        if stretch.updates < FROM_START_UPDATES:
+            return None
+        found = _build_observation(root, stretch)
+        return _mark_from_start(found) if found is not None and found.dropouts else None
 
     def record_update(self, optimizer: Optimizer, step: int) -> EvalModeUpdates | None:
         """An optimizer is about to make this step; the observation, once enough of them are in a row."""
@@ -73,6 +100,12 @@ def _build_observation(root: nn.Module, stretch: _Stretch) -> EvalModeUpdates | 
         dropouts=dropouts,
         norms=norms,
     )
+
+
+def _mark_from_start(found: EvalModeUpdates) -> EvalModeUpdates:
+    """The observation as one of a model that was never in train mode."""
+    found.from_start = True
+    return found
 
 
 def _has_graded_parameters(optimizer: Optimizer, root: nn.Module) -> bool:
