@@ -44,7 +44,7 @@ class LeftOut(KindsRule):
         TD-S006 warning: 2 of 24 trainable parameters are in no parameter group: head2.weight, head2.bias, rank 0
         TD-S006 warning: 6 parameters in Net.layers (list) are in no parameter group: layers[0].weight,
         layers[0].bias, layers[1].weight, ..., rank 0
-        TD-S006 warning: 12 unfrozen parameters get gradients since step 201 and no optimizer holds them:
+        TD-S006 warning: 12 unfrozen parameters are held by no optimizer, with gradients since step 201:
         backbone.0.weight, backbone.0.bias, backbone.2.weight, ..., rank 0
 
     What to do: Build the optimizer after the model is complete, or `add_param_group` what came later. Hold layers
@@ -102,11 +102,8 @@ def _list_faults(seen: ParameterCoverage) -> Iterator[tuple[str, str, list[str],
         yield "forgotten", where, seen.left_out or [], seen.left_out_count
     if seen.unfrozen:
         count = seen.unfrozen_count or 0
-        verb, holds = ("gets", "it") if count == 1 else ("get", "them")
-        where = (
-            f"{format_count(count, 'unfrozen parameter')} {verb} gradients since step {seen.unfrozen_since} and no optimizer"
-            f" holds {holds}"
-        )
+        held = format_count(count, "unfrozen parameter", "is")
+        where = f"{held} held by no optimizer, with gradients since step {seen.unfrozen_since}"
         yield "unfrozen", where, seen.unfrozen, count
     if seen.unregistered:
         count = seen.unregistered_count or 0

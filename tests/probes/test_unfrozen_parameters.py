@@ -73,7 +73,7 @@ def test_what_is_unfrozen_and_not_given_to_an_optimizer_is_named(
     latest = 1 + 2 * layers // 200 + (8 if by_flag else 1)  # a flag alone looks at every eighth step
     assert finding.first_step is not None and UNFROZEN_AT < finding.first_step <= UNFROZEN_AT + latest
     assert finding.title.startswith(
-        f"{unfrozen} unfrozen parameters get gradients since step {finding.first_step} and no optimizer holds them:"
+        f"{unfrozen} unfrozen parameters are held by no optimizer, with gradients since step {finding.first_step}:"
         f" backbone.{layers - unfrozen // 2}.weight"
     )
 
