@@ -87,6 +87,13 @@ def test_saved_batches_are_listed_and_read(client: Client) -> None:
         assert answer.status_code == 404 and "no saved batch" in answer.json()["error"]
 
 
+def test_batches_beyond_the_list_are_counted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = client.ask("/runs/two_ranks/batches")
+    assert len(whole["batches"]) == 3 and whole["left_out"] == 0
+    monkeypatch.setattr("tdbg.viewer.answers.batches.MAX_BATCHES", 1)
+    assert client.ask("/runs/two_ranks/batches") == {"batches": whole["batches"][:1], "left_out": 2}
+
+
 @pytest.mark.parametrize("query", ["limit=x", "none=1", "limit=1&limit=2", "offset=1.5"])
 def test_a_wrong_parameter_is_said(client: Client, query: str) -> None:
     answer = client.get(f"/api/v1/runs?{query}")

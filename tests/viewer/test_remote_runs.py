@@ -1,6 +1,7 @@
 """Runs on a store: the same answers as of the run on a disk, only what is looked at fetched, nothing left behind."""
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,6 +113,30 @@ def test_one_run_is_named_and_copied_once(runs_folder: Path, store: type[Counted
     assert first["run"] == f"{URL}/one"
     Counted.requests.clear()
     assert client.ask("/runs/one/report") == first and store.requests == []
+
+
+def test_a_refusal_names_the_run_itself(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary, tmp_path: Path
+) -> None:
+    batch = tmp_path / "one" / "rank0000" / "batch_step00000003.safetensors"
+    shutil.copytree(runs_folder / NAMES[0], tmp_path / "one")
+    batch.write_bytes(b"no safetensors")
+    put_folder(tmp_path, URL)
+    library = make_library()
+    answer = Client(library).get("/api/v1/runs/one/pages/datapoint", params={"batch": f"rank0000/{batch.name}"})
+    assert answer.status_code == 404 and str(library.folder) not in answer.text
+    assert f"{URL}/one/rank0000/{batch.name}" in answer.json()["error"]
+
+
+def test_the_grid_of_a_store_is_that_of_the_disk(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary
+) -> None:
+    put_folder(runs_folder, URL)
+    here, there = Client(runs_folder), Client(make_library())
+    query = {"sort": "step", "descending": "true", "steps": "2:5"}
+    ours, theirs = (one.ask("/runs/captured/pages/datapoints", **query)["rows"] for one in (here, there))
+    names = ("key", "nth", "rank", "step", "bytes")
+    assert ours and [[row[name] for name in names] for row in ours] == [[row[name] for name in names] for row in theirs]
 
 
 def test_what_has_grown_is_copied_again(

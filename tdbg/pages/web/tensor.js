@@ -219,10 +219,13 @@ class Heat {
 
   tellPart() {
     const {region, whole, leading} = this.preview, [planes, ...sides] = region, words = [];
-    if (planes[1] - planes[0] < this.base.whole[0] && this.fetchPart) words.push(planes[1] - planes[0] === 1 ? `plane [${planeName(planes[0], leading).join(", ")}]` : `planes [${planeName(planes[0], leading).join(", ")}] to [${planeName(planes[1] - 1, leading).join(", ")}]`);
+    if (planes[1] - planes[0] < this.base.whole[0]) words.push(planes[1] - planes[0] === 1 ? `plane [${planeName(planes[0], leading).join(", ")}]` : `planes [${planeName(planes[0], leading).join(", ")}] to [${planeName(planes[1] - 1, leading).join(", ")}]`);
     sides.forEach(([from, to], at) => { if (to - from < whole[at + 1]) words.push(`${at ? "columns" : "rows"} ${from} to ${to - 1} of ${whole[at + 1]}`); });
     const [, high, wide] = this.preview.block;
-    if (this.preview !== this.base) words.push(high * wide > 1 ? `each cell is the mean of ${high} by ${wide}` : "each cell is a value");
+    if (high * wide > 1) words.push(`each cell is the mean of ${high} by ${wide} values`);
+    else if (this.preview !== this.base) words.push("each cell is a value");
+    if (this.preview.kind === "u1") words.push("in 252 steps");
+    if (!this.fetchPart) return;  // there it is said once, above
     this.part.textContent = words.length ? "Shown: " + words.join(", ") : "";
   }
 
@@ -468,7 +471,7 @@ function showTensor(parent, datapoint, tensor, fetchPart) {
   }
   if (tensor.bars) histogram(parent, tensor);
   if (!tensor.preview) { element("p", tensor.why || "", parent, {class: "note"}); return; }
-  if (tensor.preview.said) element("p", tensor.preview.said, parent, {class: "note"});
+  if (tensor.preview.said && !fetchPart) element("p", tensor.preview.said, parent, {class: "note"});
   if (tensor.preview.shape.every(size => size === 1)) return;
   return new Heat(element("div", null, parent), tensor, datapoint, undefined, fetchPart);
 }
