@@ -28,6 +28,7 @@ from tdbg.rules.view import ProcessView, View, find_ranks_elsewhere, get_launch_
 
 MAX_EPISODES = 64  # of one process
 MAX_FINDINGS = 4  # times at which the job was held up, each told by itself: what still goes on, then the longest
+DIFFERENT_SIZES, OTHER_SIZE = " with tensors of different sizes", " with tensors of another size"
 ADVICE_ON_MUTUAL_WAIT = "find out why the ranks call different collectives; `tdbg stacks` shows where each rank is"
 
 
@@ -233,7 +234,7 @@ class RankQuiet(Rule):
         elif case.differs_in_size:
             called, wait = "called" if case.is_over else "calls" if len(missing) == 1 else "call", first.seen
             title = (
-                f"{format_ranks(missing)} {called} {wait.op} with tensors of another size than {waiting}, which {verb} for"
+                f"{format_ranks(missing)} {called} {wait.op}{OTHER_SIZE} than {waiting}, which {verb} for"
                 f" {case.lasted_s:.0f} s {since}: {_describe_both(case)}"
             )
         elif NO_SIGN in case.silent.values():
@@ -331,7 +332,7 @@ def _describe_both(case: Case) -> str:
 
 def _name_difference(case: Case) -> str:
     if case.differs_in_size:
-        return f"{case.first_wait.seen.op} with tensors of different sizes"
+        return f"{case.first_wait.seen.op}{DIFFERENT_SIZES}"
     return "different collectives"
 
 

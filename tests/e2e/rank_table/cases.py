@@ -17,6 +17,12 @@ HANG_S = 3.0
 SOON = ("--threshold", f"DISTRIBUTED.hang_s={HANG_S}")
 STOP = (*SOON, "--stop-on", "TD-R006")
 NOTES = ("info",)
+LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Read error",
+    "Broken pipe",
+)  # follows from another's end
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class Case:
         if not FAULTS[self.kind].is_rank_named:
             return None
         named = (found for found in told if found["rank"] not in (None, self.rank) and not self._is_mutual(found))
-        return next(named, None)
+        return next((found for found in named if not any(words in found["title"] for words in LOST)), None)
 
     def measure_delay(self, run: Path) -> float | None:
         """Seconds from the last step of the rank at fault to the first live line of a wanted code; None without one."""
