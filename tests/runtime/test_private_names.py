@@ -70,6 +70,7 @@ LISTED = {
     ),
     "probes/device.py": ({"_hf_hook"}, "of accelerate"),
     "probes/early_stopping/__init__.py": ({"_evaluate_stopping_criteria"}, "of Lightning"),
+    "probes/rank_batches.py": ({"_get_fsdp_state"}, "whether a module is one of FSDP2: asked with hasattr"),
     "probes/rank_weights.py": ({"_comm_hooks"}, GUARDED),
     "probes/scaler.py": ({"_step_supports_amp_scaling"}, GUARDED),
     "probes/schedule.py": ({"_is_initial", "_step_count"}, GUARDED),
