@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
+from tdbg.core.window import compute_median
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.listener import LATER_STEPS, Listener
 from tdbg.runtime.state import State
@@ -14,7 +15,7 @@ CHECKPOINT_KINDS = ("load", "save")  # of each the first one after the opening s
 LATER_SPARE = 1.25  # so many times what the last look has cost is saved for the next one
 FIRST_LATER_STEP = 2 * OPENING_STEPS
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
-REVIEW_STEPS = 25  # after so many steps it is measured whether they cost as little as was expected
+REVIEW_STEPS = 25  # so many tell whether they cost as little as was expected
 LEAST_PART = 0.05  # of what these steps have cost: to let a probe go that has less of it saves nothing
 SETTLING_STEPS = 4  # after a pass, until it and the updates that follow have been judged
 # Of the time since the first step: beyond the part below, steps take at most twice their time on average.
@@ -51,9 +52,13 @@ class Inspection:
         self._is_asked_for = False  # to be repeated after this step, although nothing has changed
         self._waiting: frozenset[type[Listener]] = frozenset()  # for a checkpoint, at no cost a step
         self._checkpoints: set[str] = set()  # kinds that were met after the opening steps
-        self._review_at = math.inf  # the step after which the presence of what stays is measured
-        self._review_since = self._review_own_s = 0.0
-        self._review_parts: dict[str, float] = {}
+        self._review_at = math.inf  # from this step on the presence of what stays is measured
+        self._reviewed: list[
+            tuple[float, float, dict[type[Listener], float]]
+        ] = []  # steps: time, tdbg's part, the probes'
+        self._before: tuple[float, float, dict[type[Listener], float]] | None = (
+            None  # the same sums as of the step before
+        )
         self._later_at = math.inf  # the step of the next look at doubling intervals
         self._is_later = False  # such a look is open, which the budget pays
 
@@ -115,7 +120,7 @@ class Inspection:
                 self._budget.close_allowance(time.perf_counter())
                 self._activate(self._kept)
             elif self._until and self._state.attended == self._state.step and not self._pass_at:
-                self._look_after_glances()
+                self._check_between_looks()
             return
         now = time.perf_counter()
         if self._is_later:
@@ -132,14 +137,16 @@ class Inspection:
         if steps >= self._until or self._budget.is_allowance_spent(now):
             self.end_inspection(now)
 
-    def _look_after_glances(self) -> None:
+    def _check_between_looks(self) -> None:
         """Between looks: one may be due, or a probe cost more than it should."""
         step = self._state.step
         if self._has_reason():
             self._inspect_again()
         elif step >= self._later_at:
             self._begin_later_look(time.perf_counter())
-        if step >= self._review_at and not self.is_open:
+        if self.is_open:
+            self._before = None  # these steps are no glances
+        elif step >= self._review_at:
             self._review_presence(time.perf_counter())
 
     def evaluation_begins(self) -> None:
@@ -230,29 +237,41 @@ class Inspection:
                 stay.append(probe)
         self._staying = frozenset(stay)
         self._state.stayed = [probe.name for probe in stay]
-        self._begin_review(now)
+        self._begin_review(self._state.step)
         if self._budget.allowance_s > self._budget.inspection_s:
             self._waiting = frozenset(probe for probe in self._load() if probe.inspects_checkpoint) - self._staying
         self._activate(self._kept)
 
-    def _begin_review(self, now: float) -> None:
-        self._review_at = self._state.step + REVIEW_STEPS if self._staying else math.inf
-        self._review_since, self._review_own_s = now, self._budget.own_s
-        self._review_parts = {probe.name: self._budget.by_part.get(probe.name, 0.0) for probe in self._staying}
+    def _begin_review(self, step: float) -> None:
+        """Measure what the steps after this one cost, if a probe is there that could go."""
+        self._review_at = step if self._staying else math.inf
+        self._reviewed, self._before = [], None
 
     def _review_presence(self, now: float) -> None:
-        """Let the dearest of the probes that stay go where steps that are only glanced at cost more than the budget.
+        """Let the dearest of the probes that stay go where a step without a look costs more than the budget.
 
         What presence costs is known in advance for a warm loop alone: between the kernels of a real one, or on a slow
-        core, it is several times that.
+        core, it is several times that. Of the measured steps the median counts: a look, an evaluation pass or a
+        checkpoint in a few of them is no presence.
         """
         budget = self._budget
-        spent_s = budget.own_s - self._review_own_s
-        if budget.own_s > budget.earned_s(now) and spent_s > budget.share * (now - self._review_since):
-            costs_s = {one: budget.by_part.get(one.name, 0.0) - self._review_parts[one.name] for one in self._staying}
-            dearest = max(costs_s, key=lambda one: costs_s[one])
-            if costs_s[dearest] > LEAST_PART * spent_s:
-                self._staying -= {dearest}
-                self._state.stayed = [name for name in self._state.stayed or () if name != dearest.name]
-                self._activate(self._kept)
-        self._begin_review(now)
+        parts = {probe: budget.by_part.get(probe.name, 0.0) for probe in self._staying}
+        if self._before is not None:
+            since, own_s, before = self._before
+            costs = {probe: seconds - before[probe] for probe, seconds in parts.items()}
+            self._reviewed.append((now - since, budget.own_s - own_s, costs))
+        self._before = now, budget.own_s, parts
+        if len(self._reviewed) < REVIEW_STEPS:
+            return
+        step_s = compute_median(one[0] for one in self._reviewed)
+        spent_s = compute_median(one[1] for one in self._reviewed)
+        costs_s = {probe: compute_median(one[2][probe] for one in self._reviewed) for probe in self._staying}
+        dearest = max(costs_s, key=lambda probe: costs_s[probe])
+        is_dear = spent_s > budget.share * step_s and costs_s[dearest] > LEAST_PART * spent_s
+        if is_dear and budget.own_s > budget.earned_s(now):
+            self._staying -= {dearest}
+            self._state.stayed = [name for name in self._state.stayed or () if name != dearest.name]
+            self._activate(self._kept)
+            self._begin_review(self._state.step)
+        else:
+            self._begin_review(2 * self._state.step)

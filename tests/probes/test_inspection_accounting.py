@@ -187,7 +187,7 @@ class Modest(Listener):
 
 
 def play_presence(
-    seed: int, monkeypatch: pytest.MonkeyPatch, glance_s: float, costs_s: dict[str, float]
+    seed: int, monkeypatch: pytest.MonkeyPatch, glance_s: float, costs_s: dict[str, float], look_s: float = 0.0
 ) -> tuple[set[str], Budget]:
     """A training of steps of about 10 ms: which probes are there at its end."""
     played = Played(seed, monkeypatch)
@@ -204,6 +204,9 @@ def play_presence(
         for part, seconds in (("glance", glance_s), *((name, costs_s[name]) for name in sorted(there))):
             played.now += seconds
             played.budget.charge_fast(part, seconds)
+        if look_s and step % 8 == 0 and "dear" in there:
+            played.now += look_s
+            played.budget.charge_fast("dear", look_s)
         played.state.step = played.state.attended = step
         inspection.step_ended()
     assert sorted(played.state.stayed or ()) == sorted(there)
@@ -230,4 +233,10 @@ def test_probes_that_the_budget_pays_for_stay(seed: int, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("seed", range(5))
 def test_cheap_probes_stay_where_the_glance_alone_is_too_dear(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     there, _ = play_presence(seed, monkeypatch, 400e-6, {"dear": 2e-6, "modest": 2e-6})
+    assert there == {"dear", "modest"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_looks_in_some_of_the_steps_are_no_presence(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, _ = play_presence(seed, monkeypatch, 30e-6, {"dear": 10e-6, "modest": 10e-6}, look_s=0.01)
     assert there == {"dear", "modest"}
