@@ -6,7 +6,7 @@ stays for as long as the process does nothing once tdbg has switched itself off 
 
 from typing import NamedTuple
 
-STAYS = "stays; calls through once its guard is off"
+STAYS = "until the process ends; passes calls through once tdbg is off"
 WITH_PROBE = "with its probe"
 WITH_FEED = "with the feed of metrics"
 PREFLIGHT = "stays, under `--preflight` alone: the process ends after it"
@@ -54,7 +54,7 @@ PATCHES: dict[str, ForeignPatch] = {
         STAYS,
     ),
     "trainers": ForeignPatch(
-        "how far a trainer means to go",
+        "steps and epochs that a trainer plans",
         ("transformers.trainer_callback:CallbackHandler.on_train_begin", "lightning:_FitLoop.on_run_start"),
         "inject/on/trainers.py",
         STAYS,
@@ -132,7 +132,7 @@ PATCHES: dict[str, ForeignPatch] = {
     ),
     # training
     "early-stopping": ForeignPatch(
-        "what a stopper decides by",
+        "the metric that early stopping uses",
         (
             "lightning.pytorch.callbacks.early_stopping:EarlyStopping._evaluate_stopping_criteria",
             "transformers.trainer_callback:EarlyStoppingCallback.on_evaluate",

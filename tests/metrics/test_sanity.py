@@ -367,7 +367,7 @@ def test_the_command_on_a_file_that_a_kill_tore(tmp_path: Path, capsys: pytest.C
     assert run_sanity([str(path)]) == 0
     said = capsys.readouterr()
     first, second, *missing = said.out.splitlines()
-    assert (first, second) == ("no problem found in 11 rows", "not watched, as the rows lack what the rule judges:")
+    assert (first, second) == ("no problem found in 11 rows", "not checked, because these rows are missing:")
     assert [line.split()[0] for line in missing] == ["TD-K002", "TD-K005", "TD-K009", "TD-K010", "TD-K012"]
     assert "1 line skipped" in said.err
 

@@ -121,7 +121,7 @@ def render_torch_places() -> str:
     tables = [(f"`{name}`", why, f"`{register.__name__}`") for name, (why, register) in TABLES.items()]
     return "\n".join(
         [
-            "## Where tdbg stands in torch",
+            "## Functions of torch that tdbg wraps",
             "Functions that are wrapped while somebody asks for them; nothing else of torch is replaced. The wrappers are\n"
             "taken away when the run's level or flags no longer need them. What stays is that of `compile`, which does\n"
             "nothing once the rank has made an update, and what `--preflight` puts into place (`inject/redirects.py`).\n",
@@ -166,8 +166,8 @@ def render_foreign_patches() -> str:
     ]
     return "\n".join(
         [
-            "## Where tdbg stands in Python and in other packages",
-            "Only what the program has imported; each is met when that is imported.\n",
+            "## Functions of Python and other packages that tdbg wraps",
+            "A package is wrapped when the program imports it; others are not touched.\n",
             _render_table(("patch", "what for", "functions", "by", "taken away"), rows),
         ]
     )

@@ -87,7 +87,7 @@ def _print_findings(found: "Sequence[Finding]", rows: int) -> None:
 def _print_unarmed(unarmed: "Sequence[tuple[type[Rule], Unarmed]]") -> None:
     """Name the rules whose silence says nothing."""
     if unarmed:
-        print_lines(["not watched, as the rows lack what the rule judges:"])
+        print_lines(["not checked, because these rows are missing:"])
         print_lines([f"    {rule.code} {rule.title}: {why.reason}" for rule, why in unarmed])
 
 

@@ -18,7 +18,9 @@ class WeightChecksums(Observed):
     replicated: bool | None = doc(
         "true for parameters that another dimension of a device mesh replicates, as tensor parallelism does with norms"
     )
-    look_part: int | None = doc("which part of more than 256 parameters this is, from 1; left out for the first one")
+    look_part: int | None = doc(
+        "index of the part of the parameters that this look reads, of models with more than 256; left out for part 0"
+    )
     module: int = doc("number of the module, from 0, where there are several", 0)
     names: list[str] | None = doc("names and shapes of the parameters; given when they change")
     checksums: list[str] = doc("checksum of 64 elements of each", factory=list)

@@ -36,7 +36,7 @@ class BestStuck(Rule):
     code = "TD-K002"
     title = "a best value that is never updated"
     severity = "error"
-    lacks = "no metric stands beside its best value"
+    lacks = "no metric has a best value logged beside it (val/acc, val/best_acc)"
 
     def has_signal(self, seen: RunSummary) -> bool:
         """True for a metric and its best."""

@@ -33,7 +33,7 @@ class CountZero(Rule):
     code = "TD-K003"
     title = "a metric finalised with count 0"
     severity = "warning"
-    lacks = "no row is of the tracker of tdbg"
+    lacks = "no rows of tdbg's metrics tracker"
 
     def has_signal(self, seen: RunSummary) -> bool:
         """True for rows of what says which metrics had no sample."""

@@ -32,7 +32,7 @@ class StepBack(Rule):
     code = "TD-K007"
     title = "steps that go backwards"
     severity = "warning"
-    lacks = "no two rows are of a tracker: what is sent to W&B or TensorBoard may count otherwise"
+    lacks = "checked only for rows of tdbg's metrics tracker: rows for W&B or TensorBoard may count steps otherwise"
 
     def has_signal(self, seen: RunSummary) -> bool:
         """True for rows that are judged, two at least of one rank."""

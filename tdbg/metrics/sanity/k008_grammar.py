@@ -32,7 +32,7 @@ class OutsideGrammar(Rule):
     code = "TD-K008"
     title = "keys outside the grammar"
     severity = "info"
-    lacks = "no row is of a tracker: what is sent to W&B or TensorBoard may be called anything"
+    lacks = "checked only for rows of tdbg's metrics tracker: rows for W&B or TensorBoard may have any name"
 
     def has_signal(self, seen: RunSummary) -> bool:
         """True for a key that has to keep to the grammar."""

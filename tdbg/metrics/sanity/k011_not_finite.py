@@ -36,7 +36,7 @@ class NotFinite(Rule):
     code = "TD-K011"
     title = "a metric that is not finite"
     severity = "warning"
-    lacks = "no metric but those of the run itself"
+    lacks = "only tdbg's own metrics"
 
     def has_signal(self, seen: RunSummary) -> bool:
         """True for a metric that should be finite."""

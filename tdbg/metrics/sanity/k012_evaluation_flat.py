@@ -42,7 +42,7 @@ class EvaluationFlat(Rule):
     code = "TD-K012"
     title = "an evaluation score that stays near chance"
     severity = "warning"
-    lacks = "no accuracy of an evaluation beside a loss of training of that rank"
+    lacks = "no rank logs both an evaluation accuracy and a training loss"
 
     def has_signal(self, seen: RunSummary) -> bool:
         """True for a score and a loss on one rank."""
