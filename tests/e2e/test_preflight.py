@@ -346,7 +346,11 @@ def test_a_loss_that_gives_no_parameter_a_gradient_is_named(watched_runner: Runn
             "def install_torch_redirects() -> None:",
             "def install_torch_redirects() -> None:\n    raise ValueError\n",
         ),
-        ("tdbg/inject/redirects.py", "        setattr(owner, name, ", "        owner.__closed__.set(name, "),
+        (
+            "tdbg/inject/redirects.py",
+            'replace_function("preflight-libraries", owner, name, _with',
+            "owner.__closed__.set(name, _with",
+        ),
         ("tdbg/runtime/torch_hooks.py", '("torch:save",)', '("torch:saved",)'),
         ("tdbg/probes/preflight/__init__.py", "import", "this is no Python"),
     ],
