@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -210,8 +210,12 @@ class SignsOfLife:
             self._gaps[key] = [*self._gaps[key], (before, t)][-MAX_GAPS:]
         self._last_t[key] = max(before, t)
 
-    def was_silent(self, rank: int, wait: Episode) -> bool:
-        """True if a rank gave no sign from the beginning of a wait on, for too long."""
+    def was_silent(self, rank: int, wait: Episode, started: Set[int]) -> bool:
+        """True if a rank gave no sign from the beginning of a wait on, for too long.
+
+        A rank of which nothing was ever read may write elsewhere: it counts only as long as no process group is there,
+        and only where the launcher started it here. started: these ranks.
+        """
         times = SILENT.get(wait.state, math.inf)
         since_t, until_t = (
             wait.began_t + GRACE_S,
@@ -220,6 +224,8 @@ class SignsOfLife:
         if wait.seen.alive_s is None or wait.began_t + wait.lasted_s < until_t:
             return False
         key = wait.launch, rank
+        if key not in self._last_t and (wait.state != "init" or rank not in started):
+            return False
         gaps = [*self._gaps.get(key, ()), (self._last_t.get(key, -math.inf), math.inf)]
         return any(begin <= since_t and end >= until_t for begin, end in gaps)
 
@@ -230,6 +236,7 @@ class Others(NamedTuple):
     endings: Mapping[int, str] = MappingProxyType({})
     elsewhere: frozenset[int] = frozenset()  # of other hosts, whose run directory is another
     signs: SignsOfLife | None = None
+    started: frozenset[int] = frozenset()  # by the launchers whose ranks write into this run directory
     world_size: int = 0
 
 
@@ -380,7 +387,9 @@ def _find_silent_case(
     silent = {rank: told.endings.get(rank, "never took a step") for rank in members if rank not in heard}
     if not over or all(one.over_t is not None for one in waits):  # else it is known that they did not come
         longest = max(waits, key=lambda one: one.lasted_s)
-        mute = [rank for rank in silent if told.signs is not None and told.signs.was_silent(rank, longest)]
+        mute = [
+            rank for rank in silent if told.signs is not None and told.signs.was_silent(rank, longest, told.started)
+        ]
         silent = dict.fromkeys(mute, NO_SIGN)
     here = {rank: how for rank, how in silent.items() if rank not in told.elsewhere}
     if silent and (here or over):

@@ -24,7 +24,7 @@ from tdbg.rules._quiet_cases import (
     find_incidents,
 )
 from tdbg.rules.text import format_ranks, get_kept_path
-from tdbg.rules.view import ProcessView, View, find_ranks_elsewhere, get_launch_number
+from tdbg.rules.view import ProcessView, View, find_ranks_elsewhere, find_ranks_started, get_launch_number
 
 MAX_EPISODES = 64  # of one process
 MAX_FINDINGS = 4  # times at which the job was held up, each told by itself: what still goes on, then the longest
@@ -126,10 +126,13 @@ class RankQuiet(Rule):
 
     def _describe_others(self, process: ProcessDir) -> Others:
         """What is known of the other ranks while the run goes on."""
-        newest = max((launch for launch, _ in self._starts), default=0)
-        starts = [start for (launch, _), start in self._starts.items() if launch == newest]
+        starts = self._list_newest_starts()
         elsewhere = frozenset(find_ranks_elsewhere(process.run, starts))
-        return Others(elsewhere=elsewhere, signs=self._signs, world_size=self._world_size)
+        return Others({}, elsewhere, self._signs, find_ranks_started(starts), self._world_size)
+
+    def _list_newest_starts(self) -> list[Start]:
+        newest = max((launch for launch, _ in self._starts), default=0)
+        return [start for (launch, _), start in self._starts.items() if launch == newest]
 
     def _add_quiet(self, kept: list[Episode], process: ProcessDir, t: float, seen: QuietRank) -> bool:
         """Keep it; True if it may be the last thing that was missing to name a rank."""
@@ -165,7 +168,8 @@ class RankQuiet(Rule):
         endings = {
             found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
         }
-        others = Others(endings, frozenset(view.list_ranks_elsewhere()), self._signs, self._world_size)
+        elsewhere, started = frozenset(view.list_ranks_elsewhere()), find_ranks_started(self._list_newest_starts())
+        others = Others(endings, elsewhere, self._signs, started, self._world_size)
         return self._update_findings(others, over=view.over)
 
     def _update_findings(self, others: Others, *, over: bool) -> list[Finding]:

@@ -38,14 +38,18 @@ Feed = tuple[Rule, Callable[[ProcessDir, Event], Iterable[Finding]]]  # a rule w
 
 
 class RuleEngine:
-    """Feeds the events of a run to the rules; one instance per run. cards: of these rules; all if left out."""
+    """Feeds the events of a run to the rules; one instance per run.
 
-    def __init__(self, run: RunDir, cards: Sequence[RuleCard] | None = None) -> None:
+    cards: of these rules; all if left out. compares_ranks: False leaves out the rules that need several ranks.
+    """
+
+    def __init__(self, run: RunDir, cards: Sequence[RuleCard] | None = None, *, compares_ranks: bool = True) -> None:
         self.run = run
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
-        self._cards = list_rule_cards() if cards is None else cards
+        known = list_rule_cards() if cards is None else cards
+        self._cards = [card for card in known if compares_ranks or card.needed_ranks <= 1]
         files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
         self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
         self._cards_by_key = _group_cards(self._cards)  # the key: an event, or the probe of an observation

@@ -193,10 +193,17 @@ def test_what_else_comes_while_a_hang_lasts_belongs_to_it(make_stream: Any) -> N
 
 
 def emit_silence(
-    run: Stream, ranks: int, silent: int, *, state: str = "collective", signs: str = "", alive_s: float | None = 20.0
+    run: Stream,
+    ranks: int,
+    silent: int,
+    *,
+    state: str = "collective",
+    signs: str = "",
+    alive_s: float | None = 20.0,
+    **start: Any,
 ) -> list[str]:
-    """All but one wait for 256 s. signs: of life that the one gives."""
-    folders = begin_ranks(run, ranks) if state == "collective" else [run.begin_rank(0, world=ranks)] * ranks
+    """All but one wait for 256 s. signs: of life that the one gives. start: what the first rank says as it begins."""
+    folders = begin_ranks(run, ranks) if state == "collective" else [run.begin_rank(0, world=ranks, **start)] * ranks
     run.t = began_t = run.t + 1
     rows = []
     call = {"op": "all_reduce", "group": "world", "size": ranks, "number": 9, "counts": {"world": 9}}
@@ -233,8 +240,9 @@ def test_a_rank_that_writes_nothing_is_named_while_others_wait_for_it(make_strea
 
 
 def test_a_rank_that_never_came_to_the_process_group_is_named(make_stream: Any) -> None:
+    """The launcher started it on this host."""
     run = make_stream()
-    emit_silence(run, 2, 1, state="init")
+    emit_silence(run, 2, 1, state="init", local_rank=0, env={"LOCAL_WORLD_SIZE": "2"})
     (live,) = run.list_live_findings()
     assert live.rank == 1 and "where rank 0 has waited for 256 s" in live.title and "init_process_group" in live.title
     (found,) = find_hangs(run.judge_stream(-15).findings)
@@ -258,6 +266,23 @@ def test_a_rank_that_is_at_work_is_not_named(make_stream: Any, ranks: int, signs
 def test_of_an_older_tdbg_no_signs_of_life_are_expected(make_stream: Any) -> None:
     run = make_stream()
     emit_silence(run, 2, 1, alive_s=None)
+    assert not run.list_live_findings()
+
+
+@pytest.mark.parametrize("state", ["collective", "init"])
+@pytest.mark.parametrize("start", [{}, {"local_rank": 0, "env": {"LOCAL_WORLD_SIZE": "2"}}])
+def test_a_rank_of_which_nothing_is_here_is_not_blamed_while_the_job_runs(
+    make_stream: Any, state: str, start: dict[str, Any]
+) -> None:
+    """Two hosts without a shared folder, started by a launcher that does not tell how many ranks each has, or does."""
+    run = make_stream()
+    folders = [run.begin_rank(rank, world=4, **start | ({"local_rank": rank} if start else {})) for rank in (0, 1)]
+    call = {"op": "all_reduce", "group": "world", "number": 9, "counts": {"world": 9}} if state == "collective" else {}
+    begun_t = run.t
+    for after_s in (16.0, 64.0, 128.0, 256.0, 512.0):
+        values = {"state": state, "began_t": begun_t, "quiet_s": after_s, "limit_s": 15.0, "alive_s": 20.0, **call}
+        for folder in folders:
+            run.emit_events(folder, make_seen("QUIET", 3, begun_t + after_s, {**values, "size": 4}))
     assert not run.list_live_findings()
 
 
