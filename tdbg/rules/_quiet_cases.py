@@ -53,11 +53,12 @@ class Episode:
     seen: QuietRank
     lasted_s: float = 0.0
     over_t: float | None = None  # when it went on
+    until_t: float = 0.0  # when the job ended while it went on, once that is known
 
     @property
     def known_until_t(self) -> float:
         """It lasted at least until then: its end may not have been read yet."""
-        return self.told_t if self.over_t is None else self.over_t
+        return max(self.told_t, self.until_t) if self.over_t is None else self.over_t
 
     @property
     def step(self) -> int:

@@ -163,8 +163,9 @@ class RankQuiet(Rule):
                 elif episode.over_t is None and _is_standstill_over(view, found):
                     episode.over_t = view.find_end_time(found)
                 elif episode.over_t is None and view.over:
-                    quiet_until = view.find_end_time(found)
-                    episode.lasted_s = max(episode.seen.quiet_s + quiet_until - episode.told_t, episode.seen.quiet_s)
+                    episode.until_t = view.find_end_time(found)
+                    more_s = max(episode.until_t - episode.told_t, 0.0)
+                    episode.lasted_s = episode.seen.quiet_s + more_s
         endings = {
             found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
         }

@@ -5,9 +5,9 @@ import time
 from typing import Any
 
 import pytest
-from streams import Stream
+from streams import HOST, Stream
 
-from tdbg.core.events import Finding, Observation, Start, Step
+from tdbg.core.events import ChildExit, Finding, Observation, Start, Step
 from tdbg.core.observations.hang import HungRank
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.rules._quiet_cases import Case, Episode, KindIndex, Others, find_cases
@@ -261,6 +261,31 @@ def test_a_rank_that_is_at_work_is_not_named(make_stream: Any, ranks: int, signs
         run.emit_steps(folder, [2.0], first=30)
         run.end_process(folder, 30)
     assert not find_hangs(run.judge_stream(0).findings)
+
+
+@pytest.mark.parametrize("has_died", [True, False])
+def test_who_was_told_to_be_quiet_is_no_rank_without_a_sign_of_life(make_stream: Any, has_died: bool) -> None:
+    """Rank 3 computes and is told at 120 and 240 s; the others wait from 250 s on, and are told before it is again."""
+    run = make_stream()
+    folders, begun_t = begin_ranks(run, 4), run.t
+    rows = [(after_s, 3, {"began_t": begun_t, "state": "elsewhere", "counts": {"world": 8}}) for after_s in (120, 240)]
+    call = {"op": "all_reduce", "group": "world", "size": 4, "number": 9, "counts": {"world": 9}, "state": "collective"}
+    for rank in (0, 1, 2):
+        rows += [(250 + after_s, rank, {"began_t": begun_t + 250, **call}) for after_s in (16, 32, 64)]
+    for t in range(20, 320, 20) if not has_died else ():
+        rows.append((t, 3, {}))
+    for after_s, rank, values in sorted(rows, key=lambda row: row[0]):
+        run.t = begun_t + after_s
+        more = {"quiet_s": run.t - values["began_t"], "limit_s": 15.0, "alive_s": 20.0} if values else {}
+        run.emit_events(folders[rank], make_seen("QUIET" if values else "ALIVE", 3, run.t, {**values, **more}))
+    if not has_died:
+        assert not run.list_live_findings()
+    for rank in range(4):
+        run.t += 0.1
+        run.emit_events("other/launcher-1", ChildExit(t=run.t, host=HOST, pid=1000 + rank, code=-15))
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.rank == 3 and found.title.startswith("rank 3 does not come to all_reduce, where ranks 0-2 have waited")
+    assert ": it is at " in found.title
 
 
 def test_of_an_older_tdbg_no_signs_of_life_are_expected(make_stream: Any) -> None:
