@@ -453,6 +453,7 @@ def _is_rarer(other: Episode, wait: Episode) -> bool:
 def _is_waiting_along(other: Episode, wait: Episode) -> bool:
     return (
         other.state == wait.state
+        and other.group == wait.group
         and other.current_operation == wait.current_operation
         and other.call_number == wait.call_number
         and not has_other_size(other, wait)

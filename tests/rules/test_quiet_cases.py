@@ -323,6 +323,23 @@ def test_ranks_of_another_host_give_their_signs_elsewhere(make_stream: Any) -> N
     assert found.rank is None and "of another host" in found.title
 
 
+# calls of different groups
+
+
+@pytest.mark.parametrize("numbers", [(7, 7), (7, 9)])
+def test_of_two_ranks_in_crossed_groups_neither_is_blamed(make_stream: Any, numbers: tuple[int, int]) -> None:
+    """Each is a call ahead of the other on its own group, whether the numbers of the calls coincide or not."""
+    run = make_stream()
+    folders = begin_ranks(run, 2)
+    for rank, (own, other) in enumerate([("tp", "dp"), ("dp", "tp")]):
+        counts = {own: numbers[rank], other: numbers[1 - rank] - 1}
+        values = {"state": "collective", "op": "all_reduce", "group": own, "size": 2, "number": numbers[rank]}
+        values |= {"began_t": run.t, "quiet_s": 16.0, "limit_s": 15.0, "counts": counts}
+        run.emit_events(folders[rank], make_seen("QUIET", 7, run.t + 16.0 + rank, values))
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.title.startswith("ranks 0-1 wait for each other in different collectives, for ")
+
+
 # tensors of different sizes
 
 
