@@ -171,8 +171,10 @@ class Case(NamedTuple):
 
     @property
     def differs_in_size(self) -> bool:
-        """True if those that are missing are in the same function, with tensors of another size."""
-        return bool(self.missing) and has_other_size(self.missing[0], self.first_wait)
+        """True if those that are missing are in the same call, with tensors of another size or type."""
+        if not self.missing or not is_mismatch(self.missing[0], self.first_wait):
+            return False
+        return has_other_size(self.missing[0], self.first_wait)
 
     @property
     def first_wait(self) -> Episode:
@@ -415,7 +417,7 @@ def is_behind(other: Episode, wait: Episode) -> bool:
 
 
 def is_mismatch(other: Episode, wait: Episode) -> bool:
-    """True if both are in the same call by number, but in different functions, or with tensors of different sizes."""
+    """True if both are in the same call by number, but in different functions, or with different tensors."""
     return (
         other.call_number is not None
         and other.group == wait.group

@@ -28,7 +28,7 @@ from tdbg.rules.view import ProcessView, View, find_ranks_elsewhere, find_ranks_
 
 MAX_EPISODES = 64  # of one process
 MAX_FINDINGS = 4  # times at which the job was held up, each told by itself: what still goes on, then the longest
-DIFFERENT_SIZES, OTHER_SIZE = " with tensors of different sizes", " with tensors of another size"
+DIFFERENT_TENSORS = " with different tensors"
 ADVICE_ON_MUTUAL_WAIT = "find out why the ranks call different collectives; `tdbg stacks` shows where each rank is"
 
 
@@ -50,7 +50,7 @@ class RankQuiet(Rule):
     threads. Of ranks that were quiet at the same time, those in a collective wait, and the one that is
     elsewhere, or still in an earlier call, is the one they wait for; of ranks in different calls, those that are
     fewer. Where these are as many, neither is blamed. The same goes for one function called with tensors of
-    different sizes. A rank that computes, saves, compiles or waits for the network is given more time. Where no
+    different size or type. A rank that computes, saves, compiles or waits for the network is given more time. Where no
     rank is missed by the others, but none makes progress for four times as long, that is told; so is a rank that
     gives no sign of life for as long while others wait for it: each gives one every 20 seconds at least. A wait
     that ended is told as `info`, one that never did as `error`, and one that comes after another by itself. With
@@ -239,7 +239,7 @@ class RankQuiet(Rule):
         elif case.differs_in_size:
             called, wait = "called" if case.is_over else "calls" if len(missing) == 1 else "call", first.seen
             title = (
-                f"{format_ranks(missing)} {called} {wait.op}{OTHER_SIZE} than {waiting}, which {verb} for"
+                f"{format_ranks(missing)} {called} {wait.op}{DIFFERENT_TENSORS} than {waiting}, which {verb} for"
                 f" {case.lasted_s:.0f} s {since}: {_describe_both(case)}"
             )
         elif NO_SIGN in case.silent.values():
@@ -337,14 +337,14 @@ def _describe_both(case: Case) -> str:
 
 def _name_difference(case: Case) -> str:
     if case.differs_in_size:
-        return f"{case.first_wait.seen.op}{DIFFERENT_SIZES}"
+        return f"{case.first_wait.seen.op}{DIFFERENT_TENSORS}"
     return "different collectives"
 
 
 def _explain_case(case: Case) -> str:
     if case.differs_in_size:
         return (
-            "the ranks pass tensors of different sizes to the same call: a batch that is smaller on one rank, or"
+            "the ranks pass tensors of different size or type to the same call: a batch that is smaller on one rank, or"
             " parameters that only some of them have"
         )
     if case.is_mutual:
