@@ -1,6 +1,7 @@
 """Which rank others wait for: times in which ranks made no progress, put side by side."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -151,7 +152,7 @@ def count_elements(shapes: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
     found = []
     for shape in shapes:
         size, _, kind = shape.partition(" ")
-        found.append((math.prod(int(word) for word in size.split("x") if word.isdigit()), kind))
+        found.append((math.prod(int(word) for word in size.split("x") if re.fullmatch(r"[0-9]{1,18}", word)), kind))
     return tuple(found)
 
 

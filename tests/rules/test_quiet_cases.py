@@ -397,6 +397,13 @@ def test_where_sizes_may_differ_no_rank_is_named(make_stream: Any, op: str, othe
     assert found.rank is None and found.title.startswith("no rank has made progress for 62 s")
 
 
+@pytest.mark.parametrize("shape", ["\u00b2x4 Float", "9" * 5000 + " Float", "-1x4 Float"])
+def test_a_shape_that_is_none_ends_no_rule(make_stream: Any, shape: str) -> None:
+    run = make_stream()
+    emit_calls(run, [["8x4 Float"], ["8x4 Float"], [shape]])
+    assert run.judge_stream(-15).findings  # it has no trouble
+
+
 def test_of_different_calls_no_sizes_are_compared(make_stream: Any) -> None:
     """One rank is a call behind, which happens to be of the same function with another tensor."""
     run = make_stream()
