@@ -37,5 +37,5 @@ def findings_of(session: Session) -> list[dict[str, Any]]:
     for event in session.collect_events():
         judge.feed(process, event)
         ended = ended or isinstance(event, End)
-    found = judge.finish(0).findings if ended else judge.findings
+    found = judge.finish(0).findings if ended else judge.list_confirmed()
     return [finding.as_dict() for finding in found]

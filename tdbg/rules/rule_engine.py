@@ -152,14 +152,14 @@ class RuleEngine:
             unarmed = signals.find_unarmed(card.needed_probes, card.needed_ranks, needs_training=card.needs_training)
         return [] if unarmed is None else [(card.code, unarmed)]
 
-    def _list_confirmed(self) -> list[Finding]:
-        """The findings but for those that their rule took back."""
-        withdrawn = {id(finding) for rule in self._rules.values() for finding in rule.withdrawn}
-        return [finding for finding in self.findings if id(finding) not in withdrawn]
+    def list_confirmed(self) -> list[Finding]:
+        """The findings so far but for those that their rule took back; also from another thread than the one that feeds."""
+        withdrawn = {id(finding) for rule in list(self._rules.values()) for finding in rule.withdrawn}
+        return [finding for finding in list(self.findings) if id(finding) not in withdrawn]
 
     def _draw_verdict(self) -> Verdict:
         view = self.view
-        order = order_findings(self._list_confirmed())
+        order = order_findings(self.list_confirmed())
         corrections = correct_live_findings(self.run, order.findings)
         checks = [
             (card, partial(self._check_card, card)) for card in self._cards if card.code not in self._failed_codes

@@ -288,6 +288,23 @@ def test_who_was_told_to_be_quiet_is_no_rank_without_a_sign_of_life(make_stream:
     assert ": it is at " in found.title
 
 
+def test_a_finding_that_is_taken_back_is_not_listed_any_more(make_stream: Any) -> None:
+    """The signs of life come late, over a slow file system."""
+    run = make_stream()
+    folders = emit_silence(run, 2, 1)
+    judge = RuleEngine(run.run)
+    for number in range(1, 13):
+        sign = make_seen("ALIVE", 3, run.t - 257 + 21.5 * number, {})
+        run.emit_events(folders[1], sign)
+    run.emit_events(folders[0], make_seen("RESUMED", 3, run.t, {"quiet_s": 257.0}))
+    for folder, event in run.log[:-13]:
+        judge.feed(ProcessDir(run.run, run.run.path / folder), event)
+    assert [one.rank for one in judge.list_confirmed()] == [1]
+    for folder, event in run.log[-13:]:
+        judge.feed(ProcessDir(run.run, run.run.path / folder), event)
+    assert len(judge.findings) == 1 and not judge.list_confirmed()
+
+
 def test_of_an_older_tdbg_no_signs_of_life_are_expected(make_stream: Any) -> None:
     run = make_stream()
     emit_silence(run, 2, 1, alive_s=None)
