@@ -93,6 +93,7 @@ class Hang(Probe):
         import torch.distributed as dist
 
         if not dist.is_initialized():  # else it was asked for twice
+            self.monitor.given_rank = None
             self._stop_watching()
 
     def _destroy_ended(
@@ -104,6 +105,7 @@ class Hang(Probe):
             has_failed = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
             has_returned = get_ident() == self._find_thread() and not has_failed
             self._stop_watching(has_returned=has_returned)
+            self.monitor.given_rank = None  # what comes after it may train alone
 
     def _start_watching(self) -> None:
         import torch.distributed as dist
