@@ -205,6 +205,11 @@ class SignsOfLife:
     def __init__(self) -> None:
         self._last_t: dict[tuple[int, int], float] = {}
         self._gaps: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+        self._muted: set[tuple[int, int]] = set()
+
+    def mute_rank(self, launch: int, rank: int) -> None:
+        """A rank can give no more signs: that there are none says nothing."""
+        self._muted.add((launch, rank))
 
     def add_sign(self, launch: int, rank: int, t: float) -> None:
         """A rank wrote something."""
@@ -228,10 +233,13 @@ class SignsOfLife:
         if wait.seen.alive_s is None or wait.began_t + wait.lasted_s < until_t:
             return False
         key = wait.launch, rank
-        if key not in self._last_t and (wait.state != "init" or rank not in started):
+        if key in self._muted or (key not in self._last_t and (wait.state != "init" or rank not in started)):
             return False
-        gaps = [*self._gaps.get(key, ()), (self._last_t.get(key, -math.inf), math.inf)]
-        return any(begin <= since_t and end >= until_t for begin, end in gaps)
+        if any(begin <= since_t and end >= until_t for begin, end in self._gaps.get(key, ())):
+            return True
+        # The next sign may be on its way, over a slow file system, or stamped by a clock that is behind.
+        open_until_t = until_t + (GRACE_S if wait.state != "init" else 0.0)
+        return self._last_t.get(key, -math.inf) <= since_t and wait.began_t + wait.lasted_s >= open_until_t
 
 
 class Others(NamedTuple):

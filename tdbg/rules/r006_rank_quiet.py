@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start, Step
+from tdbg.core.events import SEVERITIES, Event, Finding, Note, Observation, ProbeOff, Start, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed, RankAlive
@@ -27,6 +27,7 @@ from tdbg.rules.text import format_ranks, get_kept_path
 from tdbg.rules.view import ProcessView, View, find_ranks_elsewhere, find_ranks_started, get_launch_number
 
 MAX_EPISODES = 64  # of one process
+STEPS_LEFT_OUT = "disk-steps"  # the note that the disk budget is nearly used up
 MAX_FINDINGS = 4  # times at which the job was held up, each told by itself: what still goes on, then the longest
 DIFFERENT_TENSORS = " with different tensors"
 ADVICE_ON_MUTUAL_WAIT = "find out why the ranks call different collectives; `tdbg stacks` shows where each rank is"
@@ -84,7 +85,7 @@ class RankQuiet(Rule):
         "TD-R002",
         Link("TD-R003", least=-1),
     )  # whoever ends a job that hangs, and the timeout of a collective
-    listens = (Start, Step, Observation)
+    listens = (Start, Step, Observation, ProbeOff, Note)
     observes = (QuietRank, RankResumed, HungRank, HungRankResumed, RankAlive)
     needs = Needs(observations=(HungRank,), ranks=2)  # the probe `hang` also emits QuietRank
 
@@ -104,7 +105,12 @@ class RankQuiet(Rule):
             return ()
         if isinstance(event, Start):
             self._add_start(process, process.rank, event)
-        self._signs.add_sign(self._launches.get(process.label, process.attempt), process.rank, event.t)
+        launch = self._launches.get(process.label, process.attempt)
+        self._signs.add_sign(launch, process.rank, event.t)
+        if isinstance(event, ProbeOff | Note):
+            if _ends_signs(event):
+                self._signs.mute_rank(launch, process.rank)
+            return ()
         if isinstance(event, Step):
             return ()
         quiet = QuietRank.from_event(event) or HungRank.from_event(event)
@@ -312,6 +318,11 @@ class RankQuiet(Rule):
             else "all ranks wait for the same thing outside of the job: a file system, a lock, a server",
             try_next="look at the stacks" + (f" ({files[0]})" if files else ""),
         )
+
+
+def _ends_signs(event: ProbeOff | Note) -> bool:
+    """True if a rank can say no longer that it is alive: the probe is off, or its steps are left out of a full disk."""
+    return event.probe == HungRank.PROBE if isinstance(event, ProbeOff) else event.code == STEPS_LEFT_OUT
 
 
 def _is_standstill_over(view: View, found: ProcessView) -> bool:

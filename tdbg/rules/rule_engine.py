@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from tdbg.core import sink_files
-from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start, Step
+from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Note, Observation, ProbeOff, Start, Step
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.observations import OF_INSPECTION, OF_LOADERS
 from tdbg.core.observations.dataloader import DataWait
@@ -85,7 +85,9 @@ class RuleEngine:
             return []
         if key in self._feeds_by_key and not isinstance(event, Start):  # known to be none of theirs
             return []
-        if isinstance(event, Step) or key == DataWait.PROBE:  # any run has them: no sign of a second rank
+        if (
+            isinstance(event, Step | Note | ProbeOff) or key == DataWait.PROBE
+        ):  # any run has them: no sign of a second rank
             return []
         cards = [card for card in self._cards_by_key.get(Start, ()) if self._is_load_deferred(card)]
         if not isinstance(event, Start) and not any(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from streams import HOST, Stream
 
-from tdbg.core.events import ChildExit, Finding, Observation, Start, Step
+from tdbg.core.events import ChildExit, Finding, Note, Observation, ProbeOff, Start, Step
 from tdbg.core.observations.hang import HungRank
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.rules._quiet_cases import Case, Episode, KindIndex, Others, find_cases
@@ -229,7 +229,7 @@ def test_a_rank_that_writes_nothing_is_named_while_others_wait_for_it(make_strea
     folders = emit_silence(run, ranks, silent)
     (live,) = run.list_live_findings()
     assert live.rank == silent and live.severity == "warning"
-    assert "have waited" in live.title or "has waited for 64 s" in live.title
+    assert "have waited" in live.title or "has waited for 128 s" in live.title
     assert live.title.endswith(": it gave no sign of life")
     for folder in folders if ends else ():
         run.emit_events(folder, make_seen("RESUMED", 3, run.t, {"quiet_s": 257.0}))
@@ -303,6 +303,38 @@ def test_a_finding_that_is_taken_back_is_not_listed_any_more(make_stream: Any) -
     for folder, event in run.log[-13:]:
         judge.feed(ProcessDir(run.run, run.run.path / folder), event)
     assert len(judge.findings) == 1 and not judge.list_confirmed()
+
+
+@pytest.mark.parametrize(
+    "event", [ProbeOff(probe="hang"), Note(code="disk-steps", text="90 % of the disk budget is used")]
+)
+def test_a_rank_that_can_give_no_signs_is_not_named_for_it(make_stream: Any, event: ProbeOff | Note) -> None:
+    """The job goes on."""
+    run = make_stream()
+    folders = begin_ranks(run, 2)
+    event.t = run.t
+    run.emit_events(folders[1], event)
+    call = {"op": "all_reduce", "group": "world", "size": 2, "number": 9, "counts": {"world": 9}, "alive_s": 20.0}
+    began_t = run.t + 1
+    for after_s in (16.0, 32.0, 64.0, 128.0, 256.0):
+        values = {"state": "collective", "began_t": began_t, "quiet_s": after_s, "limit_s": 15.0, **call}
+        run.emit_events(folders[0], make_seen("QUIET", 3, began_t + after_s, values))
+    assert not find_hangs(run.list_live_findings())
+
+
+@pytest.mark.parametrize("skew_s", [0.0, -40.0])
+def test_a_clock_that_is_behind_is_no_silence(make_stream: Any, skew_s: float) -> None:
+    """What rank 1 writes, at work for 100 s while the other waits, is stamped too early; it is told after 64 s."""
+    run = make_stream()
+    folders, began_t = begin_ranks(run, 2), run.t + 1
+    call = {"op": "all_reduce", "group": "world", "size": 2, "number": 9, "counts": {"world": 9}, "alive_s": 20.0}
+    rows = [(20.0 * number, 1, make_seen("ALIVE", 3, began_t + 20.0 * number + skew_s, {})) for number in range(-3, 6)]
+    for after_s in (16.0, 32.0, 64.0):
+        values = {"state": "collective", "began_t": began_t, "quiet_s": after_s, "limit_s": 15.0, **call}
+        rows.append((after_s, 0, make_seen("QUIET", 3, began_t + after_s, values)))
+    for _, rank, event in sorted(rows, key=lambda row: row[0]):
+        run.emit_events(folders[rank], event)
+    assert not run.list_live_findings()
 
 
 def test_of_an_older_tdbg_no_signs_of_life_are_expected(make_stream: Any) -> None:
