@@ -53,9 +53,9 @@ class RankQuiet(Rule):
     fewer. Where these are as many, neither is blamed. The same goes for one function called with tensors of
     different size or type. A rank that computes, saves, compiles or waits for the network is given more time. Where no
     rank is missed by the others, but none makes progress for four times as long, that is told; so is a rank that
-    gives no sign of life for as long while others wait for it: each gives one every 20 seconds at least. A wait
-    that ended is told as `info`, one that never did as `error`, and one that comes after another by itself. With
-    the flag DISTRIBUTED a busy rank is reported sooner, and where torch keeps no flight recorder (gloo before
+    gives no sign of life for as long while others wait for it: each gives one every 20 seconds at least.
+    Severity: `warning` while it lasts, `info` if the rank went on, `error` if it never did. Each later wait is a
+    finding of its own (four at most). With the flag DISTRIBUTED a busy rank is reported sooner, and where torch keeps no flight recorder (gloo before
     torch 2.9, mpi) the collective is known from the calls that Python makes.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
@@ -71,8 +71,8 @@ class RankQuiet(Rule):
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
     command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles; never
-    for one that is in a debugger. Four times for a rank without a sign of life, 16 times before the process group
-    is there. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
+    for one that is in a debugger. Four times, a minute at least, and 30 seconds more for a rank without a sign of life; 16
+    times before the process group is there. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
     seconds.
     """
 
@@ -269,10 +269,19 @@ class RankQuiet(Rule):
             phase="collective",
             evidence=[*lines, *([f"stacks: {join_limited(files, 6)}"] if files else [])],
             cause=_explain_case(case),
-            try_next=ADVICE_ON_MUTUAL_WAIT
-            if case.is_mutual
-            else f"look at the stacks of rank {missing[0]}"
-            + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
+            try_next=ADVICE_ON_MUTUAL_WAIT if case.is_mutual else self._advise_on_missing(case, missing[0], files),
+        )
+
+    def _advise_on_missing(self, case: Case, rank: int, files: Sequence[str]) -> str:
+        if files and case.missing:
+            return f"look at the stacks of rank {rank} ({files[0]})"
+        if case.silent and NO_SIGN not in case.silent.values():  # the job is over
+            return f"see in its log why rank {rank} came no further"
+        start = self._starts.get((case.first_wait.launch, rank))
+        pid, host = (start.pid, start.host) if start is not None else (0, "")
+        return (
+            f"rank {rank} wrote no stacks: is its process alive? `py-spy dump --pid {pid or 'PID'}`"
+            f" on {host or 'its host'}"
         )
 
     def _make_elsewhere_finding(self, case: Case) -> Finding:
@@ -362,8 +371,8 @@ def _explain_case(case: Case) -> str:
         return _explain_mutual_wait(case)
     if NO_SIGN in case.silent.values():
         return (
-            "that rank is stopped, in native code that holds Python's lock, has ended, or has not come so far (a download,"
-            " an import)"
+            "its process is stopped or has ended, native code holds the GIL, or it has not reached the call yet (download,"
+            " import)"
         )
     return "that rank is busy elsewhere, left the loop, or took another branch than the others"
 

@@ -231,6 +231,8 @@ def test_a_rank_that_writes_nothing_is_named_while_others_wait_for_it(make_strea
     assert live.rank == silent and live.severity == "warning"
     assert "have waited" in live.title or "has waited for 128 s" in live.title
     assert live.title.endswith(": it gave no sign of life")
+    where = f"`py-spy dump --pid {1000 + silent}` on {HOST}"
+    assert live.try_next == f"rank {silent} wrote no stacks: is its process alive? {where}"
     for folder in folders if ends else ():
         run.emit_events(folder, make_seen("RESUMED", 3, run.t, {"quiet_s": 257.0}))
         run.emit_steps(folder, [2.0], first=3)
