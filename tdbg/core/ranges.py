@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.tables import format_count
 
 SHOWN_RANGES = 20
+MAX_PACKED_LETTERS = 1_000_000  # more than any numbers below `MAX_RANKS` take
 MAX_RANKS = 100_000  # of one job that are told apart: a file may claim any number
 
 
@@ -66,8 +68,13 @@ def _format_part(first: int, last: int, distance: int, count: int) -> str:
 
 @lru_cache(maxsize=256)
 def unpack_numbers(text: str) -> tuple[int, ...]:
-    """The numbers that `pack_numbers` wrote; what is no range is left out, and so is all beyond `MAX_RANKS`."""
-    return tuple(number for part in text.split(",") for number in _iter_part(part))[:MAX_RANKS]
+    """The numbers that `pack_numbers` wrote; what is no range is left out, and so is all beyond `MAX_RANKS`.
+
+    Of a text that is longer than any that `pack_numbers` writes of so many, nothing is read.
+    """
+    if len(text) > MAX_PACKED_LETTERS:
+        return ()
+    return tuple(islice((number for part in text.split(",") for number in _iter_part(part)), MAX_RANKS))
 
 
 def _iter_part(part: str) -> Iterator[int]:

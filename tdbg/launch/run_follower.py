@@ -142,7 +142,7 @@ class Follower:
 
         A rank that is elsewhere hears the signal, and may be saving something.
         """
-        if not any(finding.code == HANG and finding.severity != "info" for finding in list(self.judge.findings)):
+        if not any(finding.code == HANG and finding.severity != "info" for finding in self.judge.list_confirmed()):
             return
         hung = []
         for found in self.judge.view.list_rank_processes():

@@ -1,8 +1,9 @@
 """Which rank others wait for: times in which ranks made no progress, put side by side."""
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -53,11 +54,12 @@ class Episode:
     seen: QuietRank
     lasted_s: float = 0.0
     over_t: float | None = None  # when it went on
+    until_t: float = 0.0  # when the job ended while it went on, once that is known
 
     @property
     def known_until_t(self) -> float:
         """It lasted at least until then: its end may not have been read yet."""
-        return self.told_t if self.over_t is None else self.over_t
+        return max(self.told_t, self.until_t) if self.over_t is None else self.over_t
 
     @property
     def step(self) -> int:
@@ -150,7 +152,7 @@ def count_elements(shapes: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
     found = []
     for shape in shapes:
         size, _, kind = shape.partition(" ")
-        found.append((math.prod(int(word) for word in size.split("x") if word.isdigit()), kind))
+        found.append((math.prod(int(word) for word in size.split("x") if re.fullmatch(r"[0-9]{1,18}", word)), kind))
     return tuple(found)
 
 
@@ -170,8 +172,10 @@ class Case(NamedTuple):
 
     @property
     def differs_in_size(self) -> bool:
-        """True if those that are missing are in the same function, with tensors of another size."""
-        return bool(self.missing) and has_other_size(self.missing[0], self.first_wait)
+        """True if those that are missing are in the same call, with tensors of another size or type."""
+        if not self.missing or not is_mismatch(self.missing[0], self.first_wait):
+            return False
+        return has_other_size(self.missing[0], self.first_wait)
 
     @property
     def first_wait(self) -> Episode:
@@ -201,6 +205,11 @@ class SignsOfLife:
     def __init__(self) -> None:
         self._last_t: dict[tuple[int, int], float] = {}
         self._gaps: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+        self._muted: set[tuple[int, int]] = set()
+
+    def mute_rank(self, launch: int, rank: int) -> None:
+        """A rank can give no more signs: that there are none says nothing."""
+        self._muted.add((launch, rank))
 
     def add_sign(self, launch: int, rank: int, t: float) -> None:
         """A rank wrote something."""
@@ -210,8 +219,12 @@ class SignsOfLife:
             self._gaps[key] = [*self._gaps[key], (before, t)][-MAX_GAPS:]
         self._last_t[key] = max(before, t)
 
-    def was_silent(self, rank: int, wait: Episode) -> bool:
-        """True if a rank gave no sign from the beginning of a wait on, for too long."""
+    def was_silent(self, rank: int, wait: Episode, started: Set[int]) -> bool:
+        """True if a rank gave no sign from the beginning of a wait on, for too long.
+
+        A rank of which nothing was ever read may write elsewhere: it counts only as long as no process group is there,
+        and only where the launcher started it here. started: these ranks.
+        """
         times = SILENT.get(wait.state, math.inf)
         since_t, until_t = (
             wait.began_t + GRACE_S,
@@ -220,8 +233,13 @@ class SignsOfLife:
         if wait.seen.alive_s is None or wait.began_t + wait.lasted_s < until_t:
             return False
         key = wait.launch, rank
-        gaps = [*self._gaps.get(key, ()), (self._last_t.get(key, -math.inf), math.inf)]
-        return any(begin <= since_t and end >= until_t for begin, end in gaps)
+        if key in self._muted or (key not in self._last_t and (wait.state != "init" or rank not in started)):
+            return False
+        if any(begin <= since_t and end >= until_t for begin, end in self._gaps.get(key, ())):
+            return True
+        # The next sign may be on its way, over a slow file system, or stamped by a clock that is behind.
+        open_until_t = until_t + (GRACE_S if wait.state != "init" else 0.0)
+        return self._last_t.get(key, -math.inf) <= since_t and wait.began_t + wait.lasted_s >= open_until_t
 
 
 class Others(NamedTuple):
@@ -230,6 +248,7 @@ class Others(NamedTuple):
     endings: Mapping[int, str] = MappingProxyType({})
     elsewhere: frozenset[int] = frozenset()  # of other hosts, whose run directory is another
     signs: SignsOfLife | None = None
+    started: frozenset[int] = frozenset()  # by the launchers whose ranks write into this run directory
     world_size: int = 0
 
 
@@ -380,7 +399,9 @@ def _find_silent_case(
     silent = {rank: told.endings.get(rank, "never took a step") for rank in members if rank not in heard}
     if not over or all(one.over_t is not None for one in waits):  # else it is known that they did not come
         longest = max(waits, key=lambda one: one.lasted_s)
-        mute = [rank for rank in silent if told.signs is not None and told.signs.was_silent(rank, longest)]
+        mute = [
+            rank for rank in silent if told.signs is not None and told.signs.was_silent(rank, longest, told.started)
+        ]
         silent = dict.fromkeys(mute, NO_SIGN)
     here = {rank: how for rank, how in silent.items() if rank not in told.elsewhere}
     if silent and (here or over):
@@ -405,7 +426,7 @@ def is_behind(other: Episode, wait: Episode) -> bool:
 
 
 def is_mismatch(other: Episode, wait: Episode) -> bool:
-    """True if both are in the same call by number, but in different functions, or with tensors of different sizes."""
+    """True if both are in the same call by number, but in different functions, or with different tensors."""
     return (
         other.call_number is not None
         and other.group == wait.group
@@ -443,6 +464,7 @@ def _is_rarer(other: Episode, wait: Episode) -> bool:
 def _is_waiting_along(other: Episode, wait: Episode) -> bool:
     return (
         other.state == wait.state
+        and other.group == wait.group
         and other.current_operation == wait.current_operation
         and other.call_number == wait.call_number
         and not has_other_size(other, wait)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start, Step
+from tdbg.core.events import SEVERITIES, Event, Finding, Note, Observation, ProbeOff, Start, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed, RankAlive
@@ -24,11 +24,12 @@ from tdbg.rules._quiet_cases import (
     find_incidents,
 )
 from tdbg.rules.text import format_ranks, get_kept_path
-from tdbg.rules.view import ProcessView, View, find_ranks_elsewhere, get_launch_number
+from tdbg.rules.view import ProcessView, View, find_ranks_elsewhere, find_ranks_started, get_launch_number
 
 MAX_EPISODES = 64  # of one process
+STEPS_LEFT_OUT = "disk-steps"  # the note that the disk budget is nearly used up
 MAX_FINDINGS = 4  # times at which the job was held up, each told by itself: what still goes on, then the longest
-DIFFERENT_SIZES, OTHER_SIZE = " with tensors of different sizes", " with tensors of another size"
+DIFFERENT_TENSORS = " with different tensors"
 ADVICE_ON_MUTUAL_WAIT = "find out why the ranks call different collectives; `tdbg stacks` shows where each rank is"
 
 
@@ -50,11 +51,11 @@ class RankQuiet(Rule):
     threads. Of ranks that were quiet at the same time, those in a collective wait, and the one that is
     elsewhere, or still in an earlier call, is the one they wait for; of ranks in different calls, those that are
     fewer. Where these are as many, neither is blamed. The same goes for one function called with tensors of
-    different sizes. A rank that computes, saves, compiles or waits for the network is given more time. Where no
+    different size or type. A rank that computes, saves, compiles or waits for the network is given more time. Where no
     rank is missed by the others, but none makes progress for four times as long, that is told; so is a rank that
-    gives no sign of life for as long while others wait for it: each gives one every 20 seconds at least. A wait
-    that ended is told as `info`, one that never did as `error`, and one that comes after another by itself. With
-    the flag DISTRIBUTED a busy rank is reported sooner, and where torch keeps no flight recorder (gloo before
+    gives no sign of life for as long while others wait for it: each gives one every 20 seconds at least.
+    Severity: `warning` while it lasts, `info` if the rank went on, `error` if it never did. Each later wait is a
+    finding of its own (four at most). With the flag DISTRIBUTED a busy rank is reported sooner, and where torch keeps no flight recorder (gloo before
     torch 2.9, mpi) the collective is known from the calls that Python makes.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
@@ -70,8 +71,8 @@ class RankQuiet(Rule):
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
     command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles; never
-    for one that is in a debugger. Four times for a rank without a sign of life, 16 times before the process group
-    is there. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
+    for one that is in a debugger. Four times, a minute at least, and 30 seconds more for a rank without a sign of life; 16
+    times before the process group is there. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
     seconds.
     """
 
@@ -84,7 +85,7 @@ class RankQuiet(Rule):
         "TD-R002",
         Link("TD-R003", least=-1),
     )  # whoever ends a job that hangs, and the timeout of a collective
-    listens = (Start, Step, Observation)
+    listens = (Start, Step, Observation, ProbeOff, Note)
     observes = (QuietRank, RankResumed, HungRank, HungRankResumed, RankAlive)
     needs = Needs(observations=(HungRank,), ranks=2)  # the probe `hang` also emits QuietRank
 
@@ -104,7 +105,12 @@ class RankQuiet(Rule):
             return ()
         if isinstance(event, Start):
             self._add_start(process, process.rank, event)
-        self._signs.add_sign(self._launches.get(process.label, process.attempt), process.rank, event.t)
+        launch = self._launches.get(process.label, process.attempt)
+        self._signs.add_sign(launch, process.rank, event.t)
+        if isinstance(event, ProbeOff | Note):
+            if _ends_signs(event):
+                self._signs.mute_rank(launch, process.rank)
+            return ()
         if isinstance(event, Step):
             return ()
         quiet = QuietRank.from_event(event) or HungRank.from_event(event)
@@ -126,10 +132,13 @@ class RankQuiet(Rule):
 
     def _describe_others(self, process: ProcessDir) -> Others:
         """What is known of the other ranks while the run goes on."""
-        newest = max((launch for launch, _ in self._starts), default=0)
-        starts = [start for (launch, _), start in self._starts.items() if launch == newest]
+        starts = self._list_newest_starts()
         elsewhere = frozenset(find_ranks_elsewhere(process.run, starts))
-        return Others(elsewhere=elsewhere, signs=self._signs, world_size=self._world_size)
+        return Others({}, elsewhere, self._signs, find_ranks_started(starts), self._world_size)
+
+    def _list_newest_starts(self) -> list[Start]:
+        newest = max((launch for launch, _ in self._starts), default=0)
+        return [start for (launch, _), start in self._starts.items() if launch == newest]
 
     def _add_quiet(self, kept: list[Episode], process: ProcessDir, t: float, seen: QuietRank) -> bool:
         """Keep it; True if it may be the last thing that was missing to name a rank."""
@@ -160,12 +169,14 @@ class RankQuiet(Rule):
                 elif episode.over_t is None and _is_standstill_over(view, found):
                     episode.over_t = view.find_end_time(found)
                 elif episode.over_t is None and view.over:
-                    quiet_until = view.find_end_time(found)
-                    episode.lasted_s = max(episode.seen.quiet_s + quiet_until - episode.told_t, episode.seen.quiet_s)
+                    episode.until_t = view.find_end_time(found)
+                    more_s = max(episode.until_t - episode.told_t, 0.0)
+                    episode.lasted_s = episode.seen.quiet_s + more_s
         endings = {
             found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
         }
-        others = Others(endings, frozenset(view.list_ranks_elsewhere()), self._signs, self._world_size)
+        elsewhere, started = frozenset(view.list_ranks_elsewhere()), find_ranks_started(self._list_newest_starts())
+        others = Others(endings, elsewhere, self._signs, started, self._world_size)
         return self._update_findings(others, over=view.over)
 
     def _update_findings(self, others: Others, *, over: bool) -> list[Finding]:
@@ -234,7 +245,7 @@ class RankQuiet(Rule):
         elif case.differs_in_size:
             called, wait = "called" if case.is_over else "calls" if len(missing) == 1 else "call", first.seen
             title = (
-                f"{format_ranks(missing)} {called} {wait.op}{OTHER_SIZE} than {waiting}, which {verb} for"
+                f"{format_ranks(missing)} {called} {wait.op}{DIFFERENT_TENSORS} than {waiting}, which {verb} for"
                 f" {case.lasted_s:.0f} s {since}: {_describe_both(case)}"
             )
         elif NO_SIGN in case.silent.values():
@@ -258,10 +269,19 @@ class RankQuiet(Rule):
             phase="collective",
             evidence=[*lines, *([f"stacks: {join_limited(files, 6)}"] if files else [])],
             cause=_explain_case(case),
-            try_next=ADVICE_ON_MUTUAL_WAIT
-            if case.is_mutual
-            else f"look at the stacks of rank {missing[0]}"
-            + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
+            try_next=ADVICE_ON_MUTUAL_WAIT if case.is_mutual else self._advise_on_missing(case, missing[0], files),
+        )
+
+    def _advise_on_missing(self, case: Case, rank: int, files: Sequence[str]) -> str:
+        if files and case.missing:
+            return f"look at the stacks of rank {rank} ({files[0]})"
+        if case.silent and NO_SIGN not in case.silent.values():  # the job is over
+            return f"see in its log why rank {rank} came no further"
+        start = self._starts.get((case.first_wait.launch, rank))
+        pid, host = (start.pid, start.host) if start is not None else (0, "")
+        return (
+            f"rank {rank} wrote no stacks: is its process alive? `py-spy dump --pid {pid or 'PID'}`"
+            f" on {host or 'its host'}"
         )
 
     def _make_elsewhere_finding(self, case: Case) -> Finding:
@@ -309,6 +329,11 @@ class RankQuiet(Rule):
         )
 
 
+def _ends_signs(event: ProbeOff | Note) -> bool:
+    """True if a rank can say no longer that it is alive: the probe is off, or its steps are left out of a full disk."""
+    return event.probe == HungRank.PROBE if isinstance(event, ProbeOff) else event.code == STEPS_LEFT_OUT
+
+
 def _is_standstill_over(view: View, found: ProcessView) -> bool:
     """True if a standstill must be over: the rank ended normally, and the command with exit code 0."""
     return view.exit_code == 0 and view.describe_ending(found) == "ended"
@@ -332,22 +357,22 @@ def _describe_both(case: Case) -> str:
 
 def _name_difference(case: Case) -> str:
     if case.differs_in_size:
-        return f"{case.first_wait.seen.op}{DIFFERENT_SIZES}"
+        return f"{case.first_wait.seen.op}{DIFFERENT_TENSORS}"
     return "different collectives"
 
 
 def _explain_case(case: Case) -> str:
     if case.differs_in_size:
         return (
-            "the ranks pass tensors of different sizes to the same call: a batch that is smaller on one rank, or"
+            "the ranks pass tensors of different size or type to the same call: a batch that is smaller on one rank, or"
             " parameters that only some of them have"
         )
     if case.is_mutual:
         return _explain_mutual_wait(case)
     if NO_SIGN in case.silent.values():
         return (
-            "that rank is stopped, in native code that holds Python's lock, has ended, or has not come so far (a download,"
-            " an import)"
+            "its process is stopped or has ended, native code holds the GIL, or it has not reached the call yet (download,"
+            " import)"
         )
     return "that rank is busy elsewhere, left the loop, or took another branch than the others"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from tdbg.core import sink_files
-from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start, Step
+from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Note, Observation, ProbeOff, Start, Step
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.observations import OF_INSPECTION, OF_LOADERS
 from tdbg.core.observations.dataloader import DataWait
@@ -38,14 +38,18 @@ Feed = tuple[Rule, Callable[[ProcessDir, Event], Iterable[Finding]]]  # a rule w
 
 
 class RuleEngine:
-    """Feeds the events of a run to the rules; one instance per run. cards: of these rules; all if left out."""
+    """Feeds the events of a run to the rules; one instance per run.
 
-    def __init__(self, run: RunDir, cards: Sequence[RuleCard] | None = None) -> None:
+    cards: of these rules; all if left out. compares_ranks: False leaves out the rules that need several ranks.
+    """
+
+    def __init__(self, run: RunDir, cards: Sequence[RuleCard] | None = None, *, compares_ranks: bool = True) -> None:
         self.run = run
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
-        self._cards = list_rule_cards() if cards is None else cards
+        known = list_rule_cards() if cards is None else cards
+        self._cards = [card for card in known if compares_ranks or card.needed_ranks <= 1]
         files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
         self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
         self._cards_by_key = _group_cards(self._cards)  # the key: an event, or the probe of an observation
@@ -81,7 +85,9 @@ class RuleEngine:
             return []
         if key in self._feeds_by_key and not isinstance(event, Start):  # known to be none of theirs
             return []
-        if isinstance(event, Step) or key == DataWait.PROBE:  # any run has them: no sign of a second rank
+        if (
+            isinstance(event, Step | Note | ProbeOff) or key == DataWait.PROBE
+        ):  # any run has them: no sign of a second rank
             return []
         cards = [card for card in self._cards_by_key.get(Start, ()) if self._is_load_deferred(card)]
         if not isinstance(event, Start) and not any(
@@ -148,14 +154,14 @@ class RuleEngine:
             unarmed = signals.find_unarmed(card.needed_probes, card.needed_ranks, needs_training=card.needs_training)
         return [] if unarmed is None else [(card.code, unarmed)]
 
-    def _list_confirmed(self) -> list[Finding]:
-        """The findings but for those that their rule took back."""
-        withdrawn = {id(finding) for rule in self._rules.values() for finding in rule.withdrawn}
-        return [finding for finding in self.findings if id(finding) not in withdrawn]
+    def list_confirmed(self) -> list[Finding]:
+        """The findings so far but for those that their rule took back; also from another thread than the one that feeds."""
+        withdrawn = {id(finding) for rule in list(self._rules.values()) for finding in rule.withdrawn}
+        return [finding for finding in list(self.findings) if id(finding) not in withdrawn]
 
     def _draw_verdict(self) -> Verdict:
         view = self.view
-        order = order_findings(self._list_confirmed())
+        order = order_findings(self.list_confirmed())
         corrections = correct_live_findings(self.run, order.findings)
         checks = [
             (card, partial(self._check_card, card)) for card in self._cards if card.code not in self._failed_codes

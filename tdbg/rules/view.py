@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -487,6 +487,11 @@ def find_ranks_elsewhere(run: RunDir, starts: Sequence[Start]) -> list[int]:
         return []
     here = {rank for span in spans if span is not None for rank in span}
     return [rank for rank in range(min(max(start.world_size for start in starts), MAX_RANKS)) if rank not in here]
+
+
+def find_ranks_started(starts: Iterable[Start]) -> frozenset[int]:
+    """Ranks that the launchers of these started on the same hosts, as far as they tell, with a record here or without."""
+    return frozenset(rank for span in {_find_agent_span(start) for start in starts} for rank in span or ())
 
 
 def _find_agent_span(start: Start) -> range | None:

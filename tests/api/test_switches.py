@@ -163,6 +163,19 @@ def test_a_context_of_its_own():
     assert finding["first_step"] == 3 and "step 3" in finding["title"]
 
 
+def test_other_ranks_are_not_judged_by_what_one_tells():
+    """Rank 3 saves for a minute, and says so in its own process."""
+    with tdbg.debug_context("basic") as debugger:
+        events = debugger.session.memory.events
+        events.append(Start(t=1.0, rank=0, world_size=8))
+        call = {"state": "collective", "op": "all_reduce", "group": "world", "size": 8, "number": 9, "alive_s": 20.0}
+        for after_s in (16.0, 64.0, 128.0):
+            values = {"began_t": 2.0, "quiet_s": after_s, "limit_s": 15.0, "counts": {"world": 9}, **call}
+            seen = {"probe": "hang", "flag": "DISTRIBUTED", "part": "QUIET", "step": 3, "text": "-", "values": values}
+            events.append(Observation(t=2.0 + after_s, **seen))
+        assert debugger.findings() == []
+
+
 def test_a_healthy_training_has_no_finding():
     for level in ("basic", "advanced", "extreme"):
         with tdbg.debug_context(level) as debugger:

@@ -1,6 +1,7 @@
 """Ranks of a group as ranges: what is packed comes back, in few letters."""
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -35,6 +36,17 @@ def test_equal_distances_are_one_range(numbers: list[int], text: str) -> None:
 )
 def test_what_is_no_range_is_left_out(text: str, numbers: tuple[int, ...]) -> None:
     assert unpack_numbers(text) == numbers
+
+
+@pytest.mark.parametrize("text", [",".join(["0-999999999"] * 1000), "7," * 1_000_000])
+def test_a_text_that_claims_many_numbers_takes_little_memory(text: str) -> None:
+    """Three thousand times a hundred thousand numbers would be gigabytes."""
+    tracemalloc.start()
+    try:
+        assert len(unpack_numbers(text)) <= MAX_RANKS
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_may_claim_any_number() -> None:

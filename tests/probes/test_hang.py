@@ -193,13 +193,13 @@ def test_who_makes_no_training_step_gives_signs_of_life(clock: Clock, activity: 
     assert not clock.told and [round(t - begun) for t in clock.signs] == [20, 40, 60, 80, 100]
 
 
-def test_who_trains_or_is_told_to_stand_still_gives_no_other_sign(clock: Clock) -> None:
+def test_who_trains_gives_no_other_sign_and_who_is_told_to_stand_still_does(clock: Clock) -> None:
     for _ in range(30):
         clock.go_on()
         clock.pass_time(4.0)
     assert not clock.signs
     clock.pass_time(300.0)
-    assert len(clock.told) == 5 and not clock.signs
+    assert len(clock.told) == 5 and len(clock.signs) == 15
 
 
 @pytest.mark.parametrize(
@@ -568,12 +568,22 @@ def test_a_group_that_cannot_be_made_is_not_watched(
     hang = start_watch().monitor.find_probe("hang")
     with pytest.raises(TypeError, match="timeout"):
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2, timeout="soon")
-    assert hang._watch is None
+    assert hang._watch is None and hang.monitor.given_rank is None
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     try:
         assert hang._watch is None
     finally:
         dist.destroy_process_group()
+
+
+def test_the_rank_that_was_given_is_forgotten_with_the_group(start_watch: Callable[..., Any]) -> None:
+    monitor = start_watch().monitor
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        assert monitor.given_rank == (1, 2)
+    finally:
+        dist.destroy_process_group()
+    assert monitor.given_rank is None
 
 
 def test_a_call_that_has_returned_ends_the_wait_without_a_flight_recorder(clock: Clock) -> None:

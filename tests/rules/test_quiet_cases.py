@@ -5,9 +5,9 @@ import time
 from typing import Any
 
 import pytest
-from streams import Stream
+from streams import HOST, Stream
 
-from tdbg.core.events import Finding, Observation, Start, Step
+from tdbg.core.events import ChildExit, Finding, Note, Observation, ProbeOff, Start, Step
 from tdbg.core.observations.hang import HungRank
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.rules._quiet_cases import Case, Episode, KindIndex, Others, find_cases
@@ -193,10 +193,17 @@ def test_what_else_comes_while_a_hang_lasts_belongs_to_it(make_stream: Any) -> N
 
 
 def emit_silence(
-    run: Stream, ranks: int, silent: int, *, state: str = "collective", signs: str = "", alive_s: float | None = 20.0
+    run: Stream,
+    ranks: int,
+    silent: int,
+    *,
+    state: str = "collective",
+    signs: str = "",
+    alive_s: float | None = 20.0,
+    **start: Any,
 ) -> list[str]:
-    """All but one wait for 256 s. signs: of life that the one gives."""
-    folders = begin_ranks(run, ranks) if state == "collective" else [run.begin_rank(0, world=ranks)] * ranks
+    """All but one wait for 256 s. signs: of life that the one gives. start: what the first rank says as it begins."""
+    folders = begin_ranks(run, ranks) if state == "collective" else [run.begin_rank(0, world=ranks, **start)] * ranks
     run.t = began_t = run.t + 1
     rows = []
     call = {"op": "all_reduce", "group": "world", "size": ranks, "number": 9, "counts": {"world": 9}}
@@ -222,8 +229,10 @@ def test_a_rank_that_writes_nothing_is_named_while_others_wait_for_it(make_strea
     folders = emit_silence(run, ranks, silent)
     (live,) = run.list_live_findings()
     assert live.rank == silent and live.severity == "warning"
-    assert "have waited" in live.title or "has waited for 64 s" in live.title
+    assert "have waited" in live.title or "has waited for 128 s" in live.title
     assert live.title.endswith(": it gave no sign of life")
+    where = f"`py-spy dump --pid {1000 + silent}` on {HOST}"
+    assert live.try_next == f"rank {silent} wrote no stacks: is its process alive? {where}"
     for folder in folders if ends else ():
         run.emit_events(folder, make_seen("RESUMED", 3, run.t, {"quiet_s": 257.0}))
         run.emit_steps(folder, [2.0], first=3)
@@ -233,8 +242,9 @@ def test_a_rank_that_writes_nothing_is_named_while_others_wait_for_it(make_strea
 
 
 def test_a_rank_that_never_came_to_the_process_group_is_named(make_stream: Any) -> None:
+    """The launcher started it on this host."""
     run = make_stream()
-    emit_silence(run, 2, 1, state="init")
+    emit_silence(run, 2, 1, state="init", local_rank=0, env={"LOCAL_WORLD_SIZE": "2"})
     (live,) = run.list_live_findings()
     assert live.rank == 1 and "where rank 0 has waited for 256 s" in live.title and "init_process_group" in live.title
     (found,) = find_hangs(run.judge_stream(-15).findings)
@@ -255,9 +265,100 @@ def test_a_rank_that_is_at_work_is_not_named(make_stream: Any, ranks: int, signs
     assert not find_hangs(run.judge_stream(0).findings)
 
 
+@pytest.mark.parametrize("has_died", [True, False])
+def test_who_was_told_to_be_quiet_is_no_rank_without_a_sign_of_life(make_stream: Any, has_died: bool) -> None:
+    """Rank 3 computes and is told at 120 and 240 s; the others wait from 250 s on, and are told before it is again."""
+    run = make_stream()
+    folders, begun_t = begin_ranks(run, 4), run.t
+    rows = [(after_s, 3, {"began_t": begun_t, "state": "elsewhere", "counts": {"world": 8}}) for after_s in (120, 240)]
+    call = {"op": "all_reduce", "group": "world", "size": 4, "number": 9, "counts": {"world": 9}, "state": "collective"}
+    for rank in (0, 1, 2):
+        rows += [(250 + after_s, rank, {"began_t": begun_t + 250, **call}) for after_s in (16, 32, 64)]
+    for t in range(20, 320, 20) if not has_died else ():
+        rows.append((t, 3, {}))
+    for after_s, rank, values in sorted(rows, key=lambda row: row[0]):
+        run.t = begun_t + after_s
+        more = {"quiet_s": run.t - values["began_t"], "limit_s": 15.0, "alive_s": 20.0} if values else {}
+        run.emit_events(folders[rank], make_seen("QUIET" if values else "ALIVE", 3, run.t, {**values, **more}))
+    if not has_died:
+        assert not run.list_live_findings()
+    for rank in range(4):
+        run.t += 0.1
+        run.emit_events("other/launcher-1", ChildExit(t=run.t, host=HOST, pid=1000 + rank, code=-15))
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.rank == 3 and found.title.startswith("rank 3 does not come to all_reduce, where ranks 0-2 have waited")
+    assert ": it is at " in found.title
+
+
+def test_a_finding_that_is_taken_back_is_not_listed_any_more(make_stream: Any) -> None:
+    """The signs of life come late, over a slow file system."""
+    run = make_stream()
+    folders = emit_silence(run, 2, 1)
+    judge = RuleEngine(run.run)
+    for number in range(1, 13):
+        sign = make_seen("ALIVE", 3, run.t - 257 + 21.5 * number, {})
+        run.emit_events(folders[1], sign)
+    run.emit_events(folders[0], make_seen("RESUMED", 3, run.t, {"quiet_s": 257.0}))
+    for folder, event in run.log[:-13]:
+        judge.feed(ProcessDir(run.run, run.run.path / folder), event)
+    assert [one.rank for one in judge.list_confirmed()] == [1]
+    for folder, event in run.log[-13:]:
+        judge.feed(ProcessDir(run.run, run.run.path / folder), event)
+    assert len(judge.findings) == 1 and not judge.list_confirmed()
+
+
+@pytest.mark.parametrize(
+    "event", [ProbeOff(probe="hang"), Note(code="disk-steps", text="90 % of the disk budget is used")]
+)
+def test_a_rank_that_can_give_no_signs_is_not_named_for_it(make_stream: Any, event: ProbeOff | Note) -> None:
+    """The job goes on."""
+    run = make_stream()
+    folders = begin_ranks(run, 2)
+    event.t = run.t
+    run.emit_events(folders[1], event)
+    call = {"op": "all_reduce", "group": "world", "size": 2, "number": 9, "counts": {"world": 9}, "alive_s": 20.0}
+    began_t = run.t + 1
+    for after_s in (16.0, 32.0, 64.0, 128.0, 256.0):
+        values = {"state": "collective", "began_t": began_t, "quiet_s": after_s, "limit_s": 15.0, **call}
+        run.emit_events(folders[0], make_seen("QUIET", 3, began_t + after_s, values))
+    assert not find_hangs(run.list_live_findings())
+
+
+@pytest.mark.parametrize("skew_s", [0.0, -40.0])
+def test_a_clock_that_is_behind_is_no_silence(make_stream: Any, skew_s: float) -> None:
+    """What rank 1 writes, at work for 100 s while the other waits, is stamped too early; it is told after 64 s."""
+    run = make_stream()
+    folders, began_t = begin_ranks(run, 2), run.t + 1
+    call = {"op": "all_reduce", "group": "world", "size": 2, "number": 9, "counts": {"world": 9}, "alive_s": 20.0}
+    rows = [(20.0 * number, 1, make_seen("ALIVE", 3, began_t + 20.0 * number + skew_s, {})) for number in range(-3, 6)]
+    for after_s in (16.0, 32.0, 64.0):
+        values = {"state": "collective", "began_t": began_t, "quiet_s": after_s, "limit_s": 15.0, **call}
+        rows.append((after_s, 0, make_seen("QUIET", 3, began_t + after_s, values)))
+    for _, rank, event in sorted(rows, key=lambda row: row[0]):
+        run.emit_events(folders[rank], event)
+    assert not run.list_live_findings()
+
+
 def test_of_an_older_tdbg_no_signs_of_life_are_expected(make_stream: Any) -> None:
     run = make_stream()
     emit_silence(run, 2, 1, alive_s=None)
+    assert not run.list_live_findings()
+
+
+@pytest.mark.parametrize("state", ["collective", "init"])
+@pytest.mark.parametrize("start", [{}, {"local_rank": 0, "env": {"LOCAL_WORLD_SIZE": "2"}}])
+def test_a_rank_of_which_nothing_is_here_is_not_blamed_while_the_job_runs(
+    make_stream: Any, state: str, start: dict[str, Any]
+) -> None:
+    """Two hosts without a shared folder, started by a launcher that does not tell how many ranks each has, or does."""
+    run = make_stream()
+    folders = [run.begin_rank(rank, world=4, **start | ({"local_rank": rank} if start else {})) for rank in (0, 1)]
+    call = {"op": "all_reduce", "group": "world", "number": 9, "counts": {"world": 9}} if state == "collective" else {}
+    begun_t = run.t
+    for after_s in (16.0, 64.0, 128.0, 256.0, 512.0):
+        values = {"state": state, "began_t": begun_t, "quiet_s": after_s, "limit_s": 15.0, "alive_s": 20.0, **call}
+        for folder in folders:
+            run.emit_events(folder, make_seen("QUIET", 3, begun_t + after_s, {**values, "size": 4}))
     assert not run.list_live_findings()
 
 
@@ -271,6 +372,23 @@ def test_ranks_of_another_host_give_their_signs_elsewhere(make_stream: Any) -> N
     assert not run.list_live_findings()
     (found,) = find_hangs(run.judge_stream(-15).findings)
     assert found.rank is None and "of another host" in found.title
+
+
+# calls of different groups
+
+
+@pytest.mark.parametrize("numbers", [(7, 7), (7, 9)])
+def test_of_two_ranks_in_crossed_groups_neither_is_blamed(make_stream: Any, numbers: tuple[int, int]) -> None:
+    """Each is a call ahead of the other on its own group, whether the numbers of the calls coincide or not."""
+    run = make_stream()
+    folders = begin_ranks(run, 2)
+    for rank, (own, other) in enumerate([("tp", "dp"), ("dp", "tp")]):
+        counts = {own: numbers[rank], other: numbers[1 - rank] - 1}
+        values = {"state": "collective", "op": "all_reduce", "group": own, "size": 2, "number": numbers[rank]}
+        values |= {"began_t": run.t, "quiet_s": 16.0, "limit_s": 15.0, "counts": counts}
+        run.emit_events(folders[rank], make_seen("QUIET", 7, run.t + 16.0 + rank, values))
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.title.startswith("ranks 0-1 wait for each other in different collectives, for ")
 
 
 # tensors of different sizes
@@ -295,20 +413,18 @@ def test_a_rank_that_calls_with_another_size_is_named(make_stream: Any, ranks: i
     emit_calls(run, [other if rank == odd else ["8x4 Float"] for rank in range(ranks)], op)
     assert [one.rank for one in run.list_live_findings()] == [odd]
     (found,) = find_hangs(run.judge_stream(-15).findings)
-    assert found.title.startswith(f"rank {odd} calls {op} with tensors of another size than ranks 0")
+    assert found.title.startswith(f"rank {odd} calls {op} with different tensors than ranks 0")
     assert (
         f"rank {odd} in {op} of {', '.join(other)} (train.py:41 in main), rank 0 in {op} of 8x4 Float (" in found.title
     )
-    assert "network" not in found.cause and "different sizes" in found.cause
+    assert "network" not in found.cause and "different size or type" in found.cause
 
 
 def test_of_two_ranks_with_different_sizes_neither_is_blamed(make_stream: Any) -> None:
     run = make_stream()
     emit_calls(run, [["4 Float"], ["5 Float"]])
     (found,) = find_hangs(run.judge_stream(-15).findings)
-    assert found.title.startswith(
-        "ranks 0-1 wait for each other in all_reduce with tensors of different sizes, for 62 s"
-    )
+    assert found.title.startswith("ranks 0-1 wait for each other in all_reduce with different tensors, for 62 s")
 
 
 @pytest.mark.parametrize(
@@ -330,6 +446,26 @@ def test_where_sizes_may_differ_no_rank_is_named(make_stream: Any, op: str, othe
     emit_calls(run, [["8x4 Float"], ["8x4 Float"], other], op)
     (found,) = find_hangs(run.judge_stream(-15).findings)
     assert found.rank is None and found.title.startswith("no rank has made progress for 62 s")
+
+
+@pytest.mark.parametrize("shape", ["\u00b2x4 Float", "9" * 5000 + " Float", "-1x4 Float"])
+def test_a_shape_that_is_none_ends_no_rule(make_stream: Any, shape: str) -> None:
+    run = make_stream()
+    emit_calls(run, [["8x4 Float"], ["8x4 Float"], [shape]])
+    assert run.judge_stream(-15).findings  # it has no trouble
+
+
+def test_of_different_calls_no_sizes_are_compared(make_stream: Any) -> None:
+    """One rank is a call behind, which happens to be of the same function with another tensor."""
+    run = make_stream()
+    folders = begin_ranks(run, 3)
+    for rank, (folder, number) in enumerate(zip(folders, [9, 8, 9], strict=True)):
+        call = {"op": "all_reduce", "group": "world", "size": 3, "number": number, "shapes": [f"{number} Float"]}
+        values = {"state": "collective", "counts": {"world": number}, "quiet_s": 62.0, "limit_s": 15.0, **call}
+        run.emit_events(folder, make_seen("QUIET", 7, run.t + 62.0 + rank / 100, {"began_t": run.t, **values}))
+    (found,) = find_hangs(run.judge_stream(-15).findings)
+    assert found.rank == 1 and " does not come to all_reduce, where ranks 0, 2 have waited" in found.title
+    assert "size" not in found.cause
 
 
 # groups of more than 64 ranks

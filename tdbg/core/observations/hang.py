@@ -20,7 +20,7 @@ class HungRankResumed(RankResumed):
 
 
 class RankAlive(Observed):
-    """A rank that has not trained for a while is at work: no other probe may have anything to tell."""
+    """No training step for 20 s: the rank is alive, and others that wait for it know where it is."""
 
     PROBE, PART = "hang", "ALIVE"
 

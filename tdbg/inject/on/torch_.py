@@ -341,23 +341,26 @@ def get_rank_and_world_size(given: tuple[int, int] | None = None) -> tuple[int, 
 
 
 def describe_device() -> dict[str, object]:
-    """The accelerator (or CPU) this process computes on, for the run's record."""
+    """The accelerator (or CPU) this process computes on, for the run's record.
+
+    What only CUDA itself knows is left out as long as the program has not started it: that takes memory on the device,
+    makes a fork useless, and may be too soon for its own settings.
+    """
     import torch
 
     found: dict[str, object] = {"type": "cpu", "threads": torch.get_num_threads(), "machine": platform.machine()}
     if torch.cuda.is_available():
-        index = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
-        properties = torch.cuda.get_device_properties(index)
-        found.update(
-            type="cuda",
-            index=index,
-            name=properties.name,
-            compute_capability=f"{properties.major}.{properties.minor}",
-            memory_mb=round(properties.total_memory / 1e6),
-            cuda=torch.version.cuda,
-            cudnn=torch.backends.cudnn.version(),
-            driver=_read_driver_version(),
-        )
+        found.update(type="cuda", cuda=torch.version.cuda, driver=_read_driver_version())
+        if torch.cuda.is_initialized():
+            index = torch.cuda.current_device()
+            properties = torch.cuda.get_device_properties(index)
+            found.update(
+                index=index,
+                name=properties.name,
+                compute_capability=f"{properties.major}.{properties.minor}",
+                memory_mb=round(properties.total_memory / 1e6),
+                cudnn=torch.backends.cudnn.version(),
+            )
     elif torch.accelerator.is_available():  # mps, xpu, npu, hpu and others, also those of other packages
         device = torch.accelerator.current_accelerator()
         found.update(type=device.type if device is not None else "cpu")

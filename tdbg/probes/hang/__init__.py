@@ -36,8 +36,8 @@ class Hang(Probe):
     Reads:  the counters of steps and updates; the number of the last collective of each process group, from torch's
             own flight recorder; the stack of the training thread. No function that a step calls is touched.
     Emits:  QUIET once a rank stands still, again after twice the time and so on, with the stacks of all threads in a
-            file; RESUMED when it goes on. ALIVE every 20 seconds while it makes no training step and is within its
-            limit. From those of all ranks the rules name the one that the others wait for.
+            file; RESUMED when it goes on. ALIVE every 20 seconds while it makes no training step. From those of all
+            ranks the rules name the one that the others wait for.
             LINES now and then: the lines that the training thread was at in some two seconds.
     Cost:   a thread that looks every two seconds, 30 us each time, and 64 looks of 20 us for LINES, at ever longer
             intervals; none in a step.
@@ -93,6 +93,7 @@ class Hang(Probe):
         import torch.distributed as dist
 
         if not dist.is_initialized():  # else it was asked for twice
+            self.monitor.given_rank = None
             self._stop_watching()
 
     def _destroy_ended(
@@ -104,6 +105,7 @@ class Hang(Probe):
             has_failed = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
             has_returned = get_ident() == self._find_thread() and not has_failed
             self._stop_watching(has_returned=has_returned)
+            self.monitor.given_rank = None  # what comes after it may train alone
 
     def _start_watching(self) -> None:
         import torch.distributed as dist

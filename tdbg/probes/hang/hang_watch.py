@@ -22,7 +22,7 @@ CONFIRM_S = 5.0  # a standstill is told if it is still the same so long after it
 BEYOND = 1.5  # times the longest that the same activity took so far
 BUSY_SHARE = 0.1  # of a CPU: who uses more is at work, on a machine that others use as well
 LAST_LOOK_S = 2.0  # how long `stop_watching` waits for a look that is still writing
-ALIVE_S = 20.0  # without a training step, and without being told to stand still: a sign of life
+ALIVE_S = 20.0  # without a training step: a sign of life
 GAP_S = 10.0  # a look that comes so much too late: the process itself was stopped
 MAX_EPISODES = 20  # waits for other ranks that are told whatever they took before
 FLIGHT_ENTRIES = 512
@@ -107,8 +107,8 @@ class HangWatch:
     base_s: the shortest time without progress that is told. read_counters: steps, updates and evaluations so far.
     report, resumed: called from the thread with what was found, and with the seconds that passed until it went on.
     report_lines: as in `TrainingLines`. find_tracker: the counts of the flag DISTRIBUTED, None while it is off.
-    find_thread: the thread that trains, by default the main one. report_alive: called with the program's line, where no
-    training step was made for `ALIVE_S`, but the limit is not reached.
+    find_thread: the thread that trains, by default the main one. report_alive: called with the program's line, as
+    often as no training step was made for `ALIVE_S`.
     """
 
     def __init__(
@@ -196,9 +196,9 @@ class HangWatch:
         self._give_sign(now)
 
     def _give_sign(self, now: float) -> None:
-        """Say that this rank is alive, if nothing else does: others may wait for it, and know nothing."""
+        """Say that this rank is alive: others may wait for it, and a standstill is told again only at twice the time."""
         trained = self._read_counters()[:2]
-        if trained != self._trained or self._told_s:
+        if trained != self._trained:
             self._trained, self._alive_t = trained, now
         elif now - self._alive_t >= ALIVE_S and not self._end.is_set():
             self._alive_t = now
