@@ -1,12 +1,14 @@
 """The grid of datapoints as the server sorts and filters it, against a plain sort of what was written."""
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tdbg.pages.format.journal import encode_frame, iter_records
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.selection import datapoint_table
 from tests.pages.arrays import write_pages
@@ -231,3 +233,58 @@ def test_sums_of_attention_are_those_of_numpy(tmp_path: Path) -> None:
     received, given = (one["values"] for one in found["values"])
     np.testing.assert_allclose(received, rows.sum(1).mean(0), rtol=1e-5)
     np.testing.assert_allclose(given, rows.sum(2).mean(0), rtol=1e-5)
+
+
+def claim_tensors(folder: Path, size: int) -> Client:
+    """A run with a datapoint whose one tensor is a hole of so many bytes, of which 64 were written."""
+    pages = write_pages(folder / "claimed" / "rank0000" / "pages", [("k", {"x": np.zeros(64, np.uint8)}, {})])
+    (folder / "claimed" / "run.json").write_text('{"command": ["train"]}')
+    (folder / "claimed" / "rank0000" / "events.jsonl").write_text("")
+    journal = next(pages.glob("*.journal"))
+    records = [record for _, record in iter_records(journal)]
+    for record in records:
+        if "items" in record:
+            (item,) = record["items"]
+            item[2], item[4] = [size], size
+        if record.get("length") == 64:
+            record["length"] = size
+    journal.write_bytes(b"".join(map(encode_frame, records)))
+    for page in pages.glob("*.safetensors"):
+        os.truncate(page, 2 * size)
+    return Client(folder)
+
+
+def test_a_hole_of_a_tb_is_refused_and_not_read(tmp_path: Path) -> None:
+    try:
+        client = claim_tensors(tmp_path, 1 << 40)
+    except OSError:
+        pytest.skip("no such large files here")
+    where, pages = {"key": "k", "path": "x"}, "/runs/claimed/pages"
+    (listed,) = client.ask(f"{pages}/datapoint", key="k")["tensors"]
+    assert listed["bytes"] == 1 << 40
+    for query in ({}, {"planes": ":"}):
+        assert client.ask(f"{pages}/picture", **where, **query)["why"] == "it takes too much room"
+    for page, query in (("datapoint", {}), ("datapoint", {"slice": ":"}), ("difference", {"other_key": "k"})):
+        answer = client.get(f"/api/v1{pages}/{page}", params={**where, **query})
+        assert answer.status_code == 400, answer.text
+    assert client.ask(f"{pages}/datapoint", **where, slice="5:8")["values"] == [0, 0, 0]
+
+
+def test_a_slice_that_reads_much_is_refused(made: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = {"key": "maps", "path": "attn:attention"}
+    monkeypatch.setattr("tdbg.viewer.answers.pages.MAX_WHOLE_BYTES", ATTENTION[0].nbytes)
+    assert made.get("/api/v1/runs/made/pages/datapoint", params={**where, "slice": ":2,0,0"}).status_code == 400
+    assert made.ask("/runs/made/pages/datapoint", **where, slice="2,:,3:4")["slice_shape"] == [1500, 1]
+
+
+def test_lists_of_one_length_share_what_is_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tdbg.pages.selection import token_lists
+
+    rows = {f"attn{at}": np.ones((2, 9, 9), np.float32) for at in range(4)}
+    words = {f"words{at}": [str(at)] * 9 for at in range(3)}
+    write_pages(tmp_path, [(0, {**rows, **words}, {})])
+    monkeypatch.setattr(token_lists, "MAX_ATTENTION_BYTES", 3 * 2 * 9 * 9 * 4)
+    found = token_lists.describe_token_values(next(iter(PageSet.open(tmp_path))))
+    assert len(found) == 3 and all(one["values"] == found[0]["values"] for one in found)
+    names = {one["name"].partition(",")[0] for one in found[0]["values"]}
+    assert names == {"attn0", "attn1", "attn2"}  # there is no room for the fourth
