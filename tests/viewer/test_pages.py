@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +313,57 @@ def test_the_numbers_of_metrics_are_those_of_json(watched: Watched, client: Clie
     expect(shown.locator("#curve-points")).to_be_checked()
     shown.fill("#key-filter", "no such key")
     expect(shown.locator("#charts")).to_have_text("No key contains this text.")
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """The policy of the pages leaves no way to wait for it in the browser."""
+    until = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+COUNT_LISTENERS = """
+window.sizeListeners = 0;
+for (const [name, step] of [["addEventListener", 1], ["removeEventListener", -1]]) {
+  const before = window[name];
+  window[name] = function (kind, ...more) { if (kind === "resize") window.sizeListeners += step; return before.call(this, kind, ...more); };
+}
+"""
+
+
+def test_charts_that_are_drawn_again_keep_their_zoom_and_leave_nothing(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+    watched.context.add_init_script(COUNT_LISTENERS)
+    shown = watched.show("/runs/two_ranks/metrics?keys=train")
+    charts, count = shown.locator("#charts .js-plotly-plot"), "window.sizeListeners"
+    expect(charts.locator(".scatterlayer").first).to_be_visible()
+    charts.first.scroll_into_view_if_needed()
+    box = charts.first.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    shown.mouse.move(box["x"] + 100, box["y"] + 20)
+    shown.mouse.down()
+    shown.mouse.move(box["x"] + 300, box["y"] + 22, steps=4)
+    shown.mouse.up()
+    ranges = "[...document.querySelectorAll('#charts .js-plotly-plot')].map(one => one.layout.xaxis.range)"
+    wait_until(lambda: shown.evaluate(f"{ranges}[0][1] < {ranges}[1][1]"))
+    zoomed, before = shown.evaluate(ranges), shown.evaluate(count)
+    assert before >= charts.count() > 1
+    for _ in range(3):
+        shown.click("#curve-points")
+        shown.wait_for_timeout(300)
+        assert shown.evaluate(ranges) == zoomed
+    assert shown.evaluate(count) == before
+    shown.fill("#key-filter", "train/loss")
+    expect(charts).to_have_count(1)
+    wait_until(lambda: shown.evaluate(count) == before - len(zoomed) + 1)
+    shown.get_by_role("link", name="Overview").click()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/overview"), state="attached")
+    shown.get_by_role("link", name="Raw").click()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/raw"), state="attached")
+    assert shown.evaluate(count) == before - len(zoomed)
+    watched.check()
+    watched.context.close()
 
 
 def test_a_captured_tensor_is_drawn(watched: Watched, client: Client) -> None:

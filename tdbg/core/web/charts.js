@@ -47,6 +47,11 @@ function chartLayout(more) {
   };
 }
 
+// Before the charts below a place are replaced: until then plotly listens for them to the size of the window.
+function dropCharts(root) {
+  if (window.Plotly) for (const place of root.querySelectorAll(".js-plotly-plot")) Plotly.purge(place);
+}
+
 const worstSeverity = found => ["critical", "error", "warning"].find(one => found.includes(one)) || "info";
 
 // Findings of one step share a line: [{step, numbers, severity}], the worst severity speaks.
@@ -163,10 +168,10 @@ function drawCurves(place, chart, curves, findings, options) {
     hovertext: group.numbers.slice(0, 4).map(at => escapeMarkup(cutText(findings[at].title, 90))).join("<br>"),
   }));
   const wasDrawn = Boolean(place.data);
-  Plotly.react(place, traces, chartLayout({
-    height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
+  Plotly.react(place, traces, chartLayout({  // what was zoomed stays
+    uirevision: options.logarithmic ? "log" : "linear", height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
     legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
-    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...(options.range ? {range: options.range} : {})},
+    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...(options.range ? {range: [...options.range]} : {})},
     yaxis: {type: options.logarithmic ? "log" : "linear", ...(options.logarithmic ? {} : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: chart.unit ? " " + chart.unit : ""},
     ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
   }), CHART_CONFIG);

@@ -163,6 +163,7 @@ function followRun(given, refresh) {
 }
 
 function showState(root, text, isBad) {
+  dropCharts(root);
   root.replaceChildren();
   const line = document.createElement("p");
   line.className = "state" + (isBad ? " bad" : "");

@@ -48,6 +48,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       batches = showFirst().then(() => ask(base + "/batches")).then(answer => answer.batches).catch(() => []);
       captured = listCaptured(found.findings), located = now;
     }
+    dropCharts(root);
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
     const built = buildReport(report, found, {plotly, addLinks});
