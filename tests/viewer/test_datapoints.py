@@ -11,6 +11,7 @@ import pytest
 from tdbg.pages.format.journal import encode_frame, iter_records
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.selection import datapoint_table
+from tdbg.viewer.datapoint_tables import read_stamp
 from tests.pages.arrays import write_pages
 
 from .conftest import Client
@@ -157,6 +158,63 @@ def test_numbers_beyond_the_first_are_read_when_they_are_asked_for(tmp_path: Pat
         rows = ask_all(client, "many", sort=name)
         assert [row["numbers"][name] for row in rows] == sorted(one[name] for one in values)
         assert all(row["numbers"][name] == values[int(row["key"])][name] for row in rows)
+
+
+def write_many(run: Path, rank: int, places: range) -> None:
+    """Datapoints with 40 numbers each, from 100 times the rank on."""
+    values = [{f"stat{at}": 100.0 * rank + place + at / 64 for at in range(40)} for place in places]
+    folder = run / f"rank{rank:04}" / "pages"
+    write_pages(
+        folder, [(f"{rank}:{at}", one, {}) for at, one in zip(places, values, strict=True)], run="many", rank=rank
+    )
+
+
+def test_numbers_that_are_read_later_are_those_of_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.viewer.datapoint_tables.FRESH_S", 1e9)  # the table stays while the run goes on
+    run = tmp_path / "many"
+    for rank in (1, 2):
+        write_many(run, rank, range(20))
+    (run / "run.json").write_text('{"command": ["train"]}')
+    client = Client(run)
+    assert client.ask("/runs/many/pages/datapoints")["total"] == 40
+    write_many(run, 0, range(7))  # before the others
+    write_many(run, 1, range(20, 25))
+    for name in ("stat39", "stat30", *(f"stat{at}" for at in range(12, 30))):
+        rows = ask_all(client, "many", sort=name)
+        assert len(rows) == 40
+        for row in rows:
+            rank, place = map(int, row["key"].split(":"))
+            assert row["numbers"][name] == 100.0 * rank + place + int(name[4:]) / 64
+            assert row["numbers"]["stat0"] == 100.0 * rank + place, "the first columns stay"
+
+
+def test_who_asks_meanwhile_does_not_change_an_answer(tmp_path: Path) -> None:
+    with PageSet.open(write_made_run(tmp_path / "made")) as pages:
+        table = datapoint_table.DatapointTable(pages)
+    other = datapoint_table.Wanted(sort="loss", is_descending=True)
+
+    class Interrupted(datapoint_table.Wanted):
+        """While it is compared with what was asked for before, another thread asks."""
+
+        def __ne__(self, before: object) -> bool:
+            table.find_rows(other)
+            return tuple(self) != before
+
+    wanted = table.find_rows(datapoint_table.Wanted(sort="loss"))
+    assert table.find_rows(Interrupted(sort="loss")) == wanted != table.find_rows(other)
+
+
+def test_links_of_pages_are_not_followed(tmp_path: Path) -> None:
+    run, elsewhere = write_made_run(tmp_path / "made"), tmp_path / "elsewhere" / "pages"
+    before = read_stamp(run)
+    assert before and all(Path(path).suffix in (".journal", ".safetensors") for path, _, _ in before)
+    write_pages(elsewhere, [("k", {"x": np.zeros(2)}, {})])
+    (run / "rank0007").mkdir()
+    (run / "rank0007" / "pages").symlink_to(elsewhere)
+    (run / "rank0008").symlink_to(elsewhere.parent)
+    (run / "rank0000" / "more").symlink_to(elsewhere.parent)
+    (run / "rank0000" / "pages" / "notes.txt").write_text("x")
+    assert read_stamp(run) == before
 
 
 def test_more_rows_than_are_sorted_are_told(made: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
