@@ -196,6 +196,42 @@ def test_a_code_is_explained_on_its_card(watched: Watched, client: Client) -> No
     watched.check()
 
 
+def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+    status = {"state": "running", "last_finding": None}
+
+    def send_status(route: Route) -> None:
+        route.fulfill(content_type="text/event-stream", body=f"event: status\ndata: {json.dumps(status)}\n\n")
+
+    watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), **status}))
+    watched.page.route("**/events", send_status)
+    watched.page.route("**/pages/datapoints?*", lambda route: route.fulfill(json={"rows": [{"key": "a b", "nth": 2}]}))
+    asked: list[str] = []
+    watched.page.on("request", lambda request: asked.append(request.url))
+    shown = watched.show("/runs/two_ranks/overview")
+    box = shown.locator(".explanation").first
+    box.locator("summary").press("Enter")
+    expect(box.locator("div p").first).to_be_visible()
+    shown.check("#logarithmic")
+    evidence = shown.locator(".finding > details:not(.explanation)").first
+    was_open = evidence.get_attribute("open") is not None
+    evidence.locator("summary").click()
+    shown.evaluate("document.querySelector('#headline').dataset.old = 'yes'")
+    status["last_finding"] = {"code": "new"}
+    expect(shown.locator("#headline[data-old]")).to_have_count(0, timeout=20_000)
+    expect(box.locator("div p").first).to_be_visible()
+    expect(shown.locator("#logarithmic")).to_be_checked()
+    assert (evidence.get_attribute("open") is not None) != was_open
+    assert shown.evaluate("document.querySelector('#charts .chart').layout.yaxis.type") == "log"
+    assert sum("/rules/" in one for one in asked) == 1
+    links = shown.get_by_role("link", name="Captured tensors")
+    expect(links).to_have_count(2)
+    assert links.first.get_attribute("href") == "/runs/two_ranks/tensors?key=a%20b&nth=2"
+    wanted = {f"pages/datapoints?steps={step}&ranks={rank}&limit=1" for step, rank in ((13, 1), (20, 0))}
+    assert {one.partition("two_ranks/")[2] for one in asked if "/pages" in one} == wanted
+    watched.context.close()
+
+
 def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_saved(watched: Watched) -> None:
     shown = watched.show("/runs/two_ranks/ranks")
     box = shown.locator(".chart .scatterlayer .trace").last.locator(".point").last.bounding_box()

@@ -60,16 +60,6 @@ async function showBatch({root, base, ask, download, addressOf, run, link, batch
   await fillTensors({parent: root, base, ask, download, where: {batch: file}, details});
 }
 
-// Each with its number among those of the same key, as the server counts them.
-export function numberDatapoints(list) {
-  const seen = new Map();
-  return list.map(one => {
-    const nth = seen.get(String(one.key)) || 0;
-    seen.set(String(one.key), nth + 1);
-    return {...one, key: String(one.key), nth};
-  });
-}
-
 const nameOf = one => [`datapoint ${one.key}`, one.epoch === null ? "" : `epoch ${one.epoch}`, one.step === null ? "" : `step ${formatNumber(one.step)}`].filter(Boolean).join(", ");
 
 async function showDatapoint({root, base, ask, download, addressOf, run, link, place}) {
