@@ -81,7 +81,8 @@ class Watched:
         self.page.wait_for_selector(DRAWN.format("/runs"), state="attached")
 
     def _note_failure(self, request: Any) -> None:
-        if not request.url.endswith("/events"):  # a stream ends with its page
+        is_left = "/pages/" in request.url and request.failure == "net::ERR_ABORTED"  # another datapoint was chosen
+        if not request.url.endswith("/events") and not is_left:  # a stream ends with its page
             self.complaints.append(f"failed: {request.url}")
 
     def show(self, path: str) -> Page:
@@ -402,6 +403,19 @@ def test_charts_that_are_drawn_again_keep_their_zoom_and_leave_nothing(chromium:
     watched.context.close()
 
 
+def test_a_unit_is_text_in_a_chart(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+
+    def rename(route: Route) -> None:
+        found = route.fetch().json()
+        route.fulfill(json={**found, "series": [{**one, "unit": "<b>x</b>"} for one in found["series"]]})
+
+    watched.page.route("**/runs/two_ranks/metrics", rename)
+    shown = watched.show("/runs/two_ranks/metrics?keys=train/loss")
+    expect(shown.locator("#charts .ytick text").last).to_contain_text("<b>x</b>")
+    watched.context.close()
+
+
 def test_a_captured_tensor_is_drawn(watched: Watched, client: Client) -> None:
     listed = client.ask("/runs/captured/pages", datapoints=True)
     key = listed["list"][0]["key"]
@@ -497,6 +511,44 @@ def test_two_steps_of_a_datapoint_and_their_difference(watched: Watched, client:
     expect(shown.locator("#compared-with")).to_have_value("3")
     expect(shown.locator(".pairs canvas").first).to_be_visible()
     watched.check()
+
+
+def test_a_datapoint_that_is_refused_leaves_no_pictures_of_another(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+    refusal = {"error": "the page was cut off", "try_next": "x"}
+    watched.page.route("**/pages/datapoint?key=step4*", lambda route: route.fulfill(status=400, json=refusal))
+    shown = watched.show("/runs/captured/tensors?key=step3&nth=0")
+    expect(shown.locator(".tensor canvas").first).to_be_visible()
+    shown.locator("#shown").press("ArrowRight")
+    expect(shown.locator("#content .state.bad")).to_have_text("the page was cut off")
+    expect(shown.locator("#content h2").first).to_contain_text("datapoint step4")
+    expect(shown.locator(".tensor")).to_have_count(0)
+    shown.locator("#shown").press("ArrowLeft")
+    expect(shown.locator(".tensor canvas").first).to_be_visible()
+    expect(shown.locator("#content .state.bad")).to_have_count(0)
+    watched.context.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(401, "Open the address that `tdbg view` printed."), (404, "The run is gone.")]
+)
+def test_a_page_that_cannot_follow_its_run_any_more_says_why(
+    status: int, words: str, chromium: Browser, server: Server
+) -> None:
+    watched = Watched(chromium, server)
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=status, json={"error": "no", "try_next": "x"})
+
+    watched.page.route("**/events", refuse)
+    watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), "state": "running"}))
+    lost = watched.show("/runs/two_ranks/ranks").locator("#lost")
+    expect(lost).to_contain_text(f"{words} What this page shows is of")
+    watched.page.wait_for_timeout(3_500)
+    assert len(asked) == 1 and "reconnecting" not in lost.inner_text()
+    watched.context.close()
 
 
 def test_a_page_without_a_session_says_what_to_do(chromium: Browser, server: Server) -> None:
