@@ -61,7 +61,7 @@ class Preview(NamedTuple):
         sides = ", ".join(f"{name} {a} to {b - 1} of {size}" for name, (a, b), size in named if b - a < size)
         _, high, wide = self.block
         blocks = f"each cell is the mean of {high} by {format_count(wide, 'value')}" if high * wide > 1 else ""
-        coarse = "in 252 steps" if self.kind == "u1" else ""
+        coarse = "values rounded to 252 levels" if self.kind == "u1" else ""
         return "; ".join(part for part in (planes, sides, blocks, coarse) if part)
 
 
