@@ -3,14 +3,17 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
+from tdbg.pages.read.page_folder import holds_pages
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.selection.datapoint_table import DatapointTable
 
-MAX_TABLES = 2
+MAX_TABLES = 1
+MAX_FILES = 100_000  # more are not looked at
 FRESH_S = 2.0
 MOST_SHARE = 10  # a table of a live run is kept for so many times as long as it took to make
 
@@ -62,15 +65,30 @@ def _is_fresh(kept: _Kept, stamp: Stamp) -> bool:
 
 
 def read_stamp(run: Path) -> Stamp:
-    """Names, sizes and times of the files of pages of a run; another once one of them has changed."""
-    found = []
+    """Names, sizes and times of the files of pages of a run; another once one of them has changed. Links are not followed."""
+    return tuple(sorted(islice(_iter_files(run), MAX_FILES)))
+
+
+def _iter_files(run: Path) -> Iterator[tuple[str, int, int]]:
     for folder in (*run.glob("rank*/pages"), *run.glob("rank*/*/pages")):
+        if _is_linked(run, folder):
+            continue
         for where, _, names in os.walk(folder):
             for name in names:
+                if not holds_pages([name]):
+                    continue
                 path = os.path.join(where, name)
                 try:
                     status = os.lstat(path)
                 except OSError:  # it was sealed meanwhile
                     continue
-                found.append((path, status.st_size, status.st_mtime_ns))
-    return tuple(sorted(found))
+                yield path, status.st_size, status.st_mtime_ns
+
+
+def _is_linked(run: Path, folder: Path) -> bool:
+    """True if it, or a folder between it and the run, is a link: it may lead to anywhere."""
+    while folder != run:
+        if folder.is_symlink():
+            return True
+        folder = folder.parent
+    return False

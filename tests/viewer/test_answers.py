@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tdbg.cli import main
+from tdbg.viewer.answers import metrics
 
 from .conftest import NAMES, Client
 
@@ -262,3 +264,37 @@ def test_metrics_that_have_grown_are_read_again(runs_folder: Path, tmp_path: Pat
     )
     latest = [one["latest"] for one in client.ask("/runs/two_ranks/metrics")["series"] if one["key"] == "train/loss"]
     assert latest[0]["step"] == 10**6
+
+
+def test_of_metrics_that_grow_one_answer_is_kept_at_most(
+    runs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = metrics.KeptAnswers()
+    monkeypatch.setattr(metrics, "ANSWERS", kept)
+    shutil.copytree(runs_folder / "two_ranks", tmp_path / "two_ranks")
+    client, rows = Client(tmp_path), tmp_path / "two_ranks" / "rank0000" / "metrics.jsonl"
+    lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
+    for at in range(5):
+        rows.write_text("".join(lines[: len(lines) - at]), encoding="utf-8")
+        client.ask("/runs/two_ranks/metrics/curves")
+    assert len(kept) == 0, "the run goes on"
+    for at in range(5):
+        rows.write_text("".join(lines[: len(lines) - at]), encoding="utf-8")
+        for path in (tmp_path / "two_ranks").rglob("*"):
+            os.utime(path, (1e9, 1e9))
+        client.ask("/runs/two_ranks/metrics/curves")
+        assert len(kept) == 1 and kept.nbytes > 0
+    for at in range(40):
+        client.ask("/runs/two_ranks/metrics/curves", smooth=at / 50)
+    assert len(kept) == metrics.MAX_KEPT
+    monkeypatch.setattr(metrics, "MAX_KEPT_BYTES", 2 * kept.nbytes // metrics.MAX_KEPT + 100)
+    for at in range(5):
+        client.ask("/runs/two_ranks/metrics/curves", smooth=at / 100)
+        assert kept.nbytes <= metrics.MAX_KEPT_BYTES
+
+
+def test_an_answer_of_metrics_that_stay_is_kept(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "ANSWERS", metrics.KeptAnswers())
+    before = client.ask("/runs/two_ranks/metrics/curves")
+    monkeypatch.setattr(metrics, "collect_curves", None)  # nothing is read again
+    assert client.ask("/runs/two_ranks/metrics/curves") == before

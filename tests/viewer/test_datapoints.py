@@ -1,14 +1,17 @@
 """The grid of datapoints as the server sorts and filters it, against a plain sort of what was written."""
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tdbg.pages.format.journal import encode_frame, iter_records
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.selection import datapoint_table
+from tdbg.viewer.datapoint_tables import read_stamp
 from tests.pages.arrays import write_pages
 
 from .conftest import Client
@@ -157,6 +160,63 @@ def test_numbers_beyond_the_first_are_read_when_they_are_asked_for(tmp_path: Pat
         assert all(row["numbers"][name] == values[int(row["key"])][name] for row in rows)
 
 
+def write_many(run: Path, rank: int, places: range) -> None:
+    """Datapoints with 40 numbers each, from 100 times the rank on."""
+    values = [{f"stat{at}": 100.0 * rank + place + at / 64 for at in range(40)} for place in places]
+    folder = run / f"rank{rank:04}" / "pages"
+    write_pages(
+        folder, [(f"{rank}:{at}", one, {}) for at, one in zip(places, values, strict=True)], run="many", rank=rank
+    )
+
+
+def test_numbers_that_are_read_later_are_those_of_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.viewer.datapoint_tables.FRESH_S", 1e9)  # the table stays while the run goes on
+    run = tmp_path / "many"
+    for rank in (1, 2):
+        write_many(run, rank, range(20))
+    (run / "run.json").write_text('{"command": ["train"]}')
+    client = Client(run)
+    assert client.ask("/runs/many/pages/datapoints")["total"] == 40
+    write_many(run, 0, range(7))  # before the others
+    write_many(run, 1, range(20, 25))
+    for name in ("stat39", "stat30", *(f"stat{at}" for at in range(12, 30))):
+        rows = ask_all(client, "many", sort=name)
+        assert len(rows) == 40
+        for row in rows:
+            rank, place = map(int, row["key"].split(":"))
+            assert row["numbers"][name] == 100.0 * rank + place + int(name[4:]) / 64
+            assert row["numbers"]["stat0"] == 100.0 * rank + place, "the first columns stay"
+
+
+def test_who_asks_meanwhile_does_not_change_an_answer(tmp_path: Path) -> None:
+    with PageSet.open(write_made_run(tmp_path / "made")) as pages:
+        table = datapoint_table.DatapointTable(pages)
+    other = datapoint_table.Wanted(sort="loss", is_descending=True)
+
+    class Interrupted(datapoint_table.Wanted):
+        """While it is compared with what was asked for before, another thread asks."""
+
+        def __ne__(self, before: object) -> bool:
+            table.find_rows(other)
+            return tuple(self) != before
+
+    wanted = table.find_rows(datapoint_table.Wanted(sort="loss"))
+    assert table.find_rows(Interrupted(sort="loss")) == wanted != table.find_rows(other)
+
+
+def test_links_of_pages_are_not_followed(tmp_path: Path) -> None:
+    run, elsewhere = write_made_run(tmp_path / "made"), tmp_path / "elsewhere" / "pages"
+    before = read_stamp(run)
+    assert before and all(Path(path).suffix in (".journal", ".safetensors") for path, _, _ in before)
+    write_pages(elsewhere, [("k", {"x": np.zeros(2)}, {})])
+    (run / "rank0007").mkdir()
+    (run / "rank0007" / "pages").symlink_to(elsewhere)
+    (run / "rank0008").symlink_to(elsewhere.parent)
+    (run / "rank0000" / "more").symlink_to(elsewhere.parent)
+    (run / "rank0000" / "pages" / "notes.txt").write_text("x")
+    assert read_stamp(run) == before
+
+
 def test_more_rows_than_are_sorted_are_told(made: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datapoint_table, "MAX_ROWS", 100)
     client = Client(write_made_run(tmp_path / "made"))
@@ -231,3 +291,58 @@ def test_sums_of_attention_are_those_of_numpy(tmp_path: Path) -> None:
     received, given = (one["values"] for one in found["values"])
     np.testing.assert_allclose(received, rows.sum(1).mean(0), rtol=1e-5)
     np.testing.assert_allclose(given, rows.sum(2).mean(0), rtol=1e-5)
+
+
+def claim_tensors(folder: Path, size: int) -> Client:
+    """A run with a datapoint whose one tensor is a hole of so many bytes, of which 64 were written."""
+    pages = write_pages(folder / "claimed" / "rank0000" / "pages", [("k", {"x": np.zeros(64, np.uint8)}, {})])
+    (folder / "claimed" / "run.json").write_text('{"command": ["train"]}')
+    (folder / "claimed" / "rank0000" / "events.jsonl").write_text("")
+    journal = next(pages.glob("*.journal"))
+    records = [record for _, record in iter_records(journal)]
+    for record in records:
+        if "items" in record:
+            (item,) = record["items"]
+            item[2], item[4] = [size], size
+        if record.get("length") == 64:
+            record["length"] = size
+    journal.write_bytes(b"".join(map(encode_frame, records)))
+    for page in pages.glob("*.safetensors"):
+        os.truncate(page, 2 * size)
+    return Client(folder)
+
+
+def test_a_hole_of_a_tb_is_refused_and_not_read(tmp_path: Path) -> None:
+    try:
+        client = claim_tensors(tmp_path, 1 << 40)
+    except OSError:
+        pytest.skip("no such large files here")
+    where, pages = {"key": "k", "path": "x"}, "/runs/claimed/pages"
+    (listed,) = client.ask(f"{pages}/datapoint", key="k")["tensors"]
+    assert listed["bytes"] == 1 << 40
+    for query in ({}, {"planes": ":"}):
+        assert client.ask(f"{pages}/picture", **where, **query)["why"] == "it takes too much room"
+    for page, query in (("datapoint", {}), ("datapoint", {"slice": ":"}), ("difference", {"other_key": "k"})):
+        answer = client.get(f"/api/v1{pages}/{page}", params={**where, **query})
+        assert answer.status_code == 400, answer.text
+    assert client.ask(f"{pages}/datapoint", **where, slice="5:8")["values"] == [0, 0, 0]
+
+
+def test_a_slice_that_reads_much_is_refused(made: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = {"key": "maps", "path": "attn:attention"}
+    monkeypatch.setattr("tdbg.viewer.answers.pages.MAX_WHOLE_BYTES", ATTENTION[0].nbytes)
+    assert made.get("/api/v1/runs/made/pages/datapoint", params={**where, "slice": ":2,0,0"}).status_code == 400
+    assert made.ask("/runs/made/pages/datapoint", **where, slice="2,:,3:4")["slice_shape"] == [1500, 1]
+
+
+def test_lists_of_one_length_share_what_is_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tdbg.pages.selection import token_lists
+
+    rows = {f"attn{at}": np.ones((2, 9, 9), np.float32) for at in range(4)}
+    words = {f"words{at}": [str(at)] * 9 for at in range(3)}
+    write_pages(tmp_path, [(0, {**rows, **words}, {})])
+    monkeypatch.setattr(token_lists, "MAX_ATTENTION_BYTES", 3 * 2 * 9 * 9 * 4)
+    found = token_lists.describe_token_values(next(iter(PageSet.open(tmp_path))))
+    assert len(found) == 3 and all(one["values"] == found[0]["values"] for one in found)
+    names = {one["name"].partition(",")[0] for one in found[0]["values"]}
+    assert names == {"attn0", "attn1", "attn2"}  # there is no room for the fourth

@@ -108,7 +108,8 @@ def check_lost_server(browser: Browser, run: Path) -> None:
     shown = watched.show(f"/runs/{run.name}/ranks")
     expect(shown.locator("#lost")).to_be_hidden()
     assert server.end() in (0, 130)
-    expect(shown.locator("#lost")).to_contain_text("What this page shows is of", timeout=20_000)
+    expect(shown.locator("#lost")).to_contain_text("Connection lost (", timeout=20_000)
+    expect(shown.locator("#lost")).to_contain_text("or earlier; reconnecting.")
     watched.context.close()
 
 

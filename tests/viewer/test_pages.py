@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ class Watched:
         self.page.wait_for_selector(DRAWN.format("/runs"), state="attached")
 
     def _note_failure(self, request: Any) -> None:
-        if not request.url.endswith("/events"):  # a stream ends with its page
+        is_left = "/pages/" in request.url and request.failure == "net::ERR_ABORTED"  # another datapoint was chosen
+        if not request.url.endswith("/events") and not is_left:  # a stream ends with its page
             self.complaints.append(f"failed: {request.url}")
 
     def show(self, path: str) -> Page:
@@ -193,6 +195,42 @@ def test_a_code_is_explained_on_its_card(watched: Watched, client: Client) -> No
     expect(box.locator("p").first).to_have_text(" ".join(page.partition("\n\n")[0].split()))
     assert "".join(box.locator("div").inner_text().split()) == "".join(page.split())
     watched.check()
+
+
+def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+    status = {"state": "running", "last_finding": None}
+
+    def send_status(route: Route) -> None:
+        route.fulfill(content_type="text/event-stream", body=f"event: status\ndata: {json.dumps(status)}\n\n")
+
+    watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), **status}))
+    watched.page.route("**/events", send_status)
+    watched.page.route("**/pages/datapoints?*", lambda route: route.fulfill(json={"rows": [{"key": "a b", "nth": 2}]}))
+    asked: list[str] = []
+    watched.page.on("request", lambda request: asked.append(request.url))
+    shown = watched.show("/runs/two_ranks/overview")
+    box = shown.locator(".explanation").first
+    box.locator("summary").press("Enter")
+    expect(box.locator("div p").first).to_be_visible()
+    shown.check("#logarithmic")
+    evidence = shown.locator(".finding > details:not(.explanation)").first
+    was_open = evidence.get_attribute("open") is not None
+    evidence.locator("summary").click()
+    shown.evaluate("document.querySelector('#headline').dataset.old = 'yes'")
+    status["last_finding"] = {"code": "new"}
+    expect(shown.locator("#headline[data-old]")).to_have_count(0, timeout=20_000)
+    expect(box.locator("div p").first).to_be_visible()
+    expect(shown.locator("#logarithmic")).to_be_checked()
+    assert (evidence.get_attribute("open") is not None) != was_open
+    assert shown.evaluate("document.querySelector('#charts .chart').layout.yaxis.type") == "log"
+    assert sum("/rules/" in one for one in asked) == 1
+    links = shown.get_by_role("link", name="Captured tensors")
+    expect(links).to_have_count(2)
+    assert links.first.get_attribute("href") == "/runs/two_ranks/tensors?key=a%20b&nth=2"
+    wanted = {f"pages/datapoints?steps={step}&ranks={rank}&limit=1" for step, rank in ((13, 1), (20, 0))}
+    assert {one.partition("two_ranks/")[2] for one in asked if "/pages" in one} == wanted
+    watched.context.close()
 
 
 def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_saved(watched: Watched) -> None:
@@ -314,6 +352,70 @@ def test_the_numbers_of_metrics_are_those_of_json(watched: Watched, client: Clie
     expect(shown.locator("#charts")).to_have_text("No key contains this text.")
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    """The policy of the pages leaves no way to wait for it in the browser."""
+    until = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+COUNT_LISTENERS = """
+window.sizeListeners = 0;
+for (const [name, step] of [["addEventListener", 1], ["removeEventListener", -1]]) {
+  const before = window[name];
+  window[name] = function (kind, ...more) { if (kind === "resize") window.sizeListeners += step; return before.call(this, kind, ...more); };
+}
+"""
+
+
+def test_charts_that_are_drawn_again_keep_their_zoom_and_leave_nothing(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+    watched.context.add_init_script(COUNT_LISTENERS)
+    shown = watched.show("/runs/two_ranks/metrics?keys=train")
+    charts, count = shown.locator("#charts .js-plotly-plot"), "window.sizeListeners"
+    expect(charts.locator(".scatterlayer").first).to_be_visible()
+    charts.first.scroll_into_view_if_needed()
+    box = charts.first.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    shown.mouse.move(box["x"] + 100, box["y"] + 20)
+    shown.mouse.down()
+    shown.mouse.move(box["x"] + 300, box["y"] + 22, steps=4)
+    shown.mouse.up()
+    ranges = "[...document.querySelectorAll('#charts .js-plotly-plot')].map(one => one.layout.xaxis.range)"
+    wait_until(lambda: shown.evaluate(f"{ranges}[0][1] < {ranges}[1][1]"))
+    zoomed, before = shown.evaluate(ranges), shown.evaluate(count)
+    assert before >= charts.count() > 1
+    for _ in range(3):
+        shown.click("#curve-points")
+        shown.wait_for_timeout(300)
+        assert shown.evaluate(ranges) == zoomed
+    assert shown.evaluate(count) == before
+    shown.fill("#key-filter", "train/loss")
+    expect(charts).to_have_count(1)
+    wait_until(lambda: shown.evaluate(count) == before - len(zoomed) + 1)
+    shown.get_by_role("link", name="Overview").click()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/overview"), state="attached")
+    shown.get_by_role("link", name="Raw").click()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/raw"), state="attached")
+    assert shown.evaluate(count) == before - len(zoomed)
+    watched.check()
+    watched.context.close()
+
+
+def test_a_unit_is_text_in_a_chart(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+
+    def rename(route: Route) -> None:
+        found = route.fetch().json()
+        route.fulfill(json={**found, "series": [{**one, "unit": "<b>x</b>"} for one in found["series"]]})
+
+    watched.page.route("**/runs/two_ranks/metrics", rename)
+    shown = watched.show("/runs/two_ranks/metrics?keys=train/loss")
+    expect(shown.locator("#charts .ytick text").last).to_contain_text("<b>x</b>")
+    watched.context.close()
+
+
 def test_a_captured_tensor_is_drawn(watched: Watched, client: Client) -> None:
     listed = client.ask("/runs/captured/pages", datapoints=True)
     key = listed["list"][0]["key"]
@@ -409,6 +511,44 @@ def test_two_steps_of_a_datapoint_and_their_difference(watched: Watched, client:
     expect(shown.locator("#compared-with")).to_have_value("3")
     expect(shown.locator(".pairs canvas").first).to_be_visible()
     watched.check()
+
+
+def test_a_datapoint_that_is_refused_leaves_no_pictures_of_another(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+    refusal = {"error": "the page was cut off", "try_next": "x"}
+    watched.page.route("**/pages/datapoint?key=step4*", lambda route: route.fulfill(status=400, json=refusal))
+    shown = watched.show("/runs/captured/tensors?key=step3&nth=0")
+    expect(shown.locator(".tensor canvas").first).to_be_visible()
+    shown.locator("#shown").press("ArrowRight")
+    expect(shown.locator("#content .state.bad")).to_have_text("the page was cut off")
+    expect(shown.locator("#content h2").first).to_contain_text("datapoint step4")
+    expect(shown.locator(".tensor")).to_have_count(0)
+    shown.locator("#shown").press("ArrowLeft")
+    expect(shown.locator(".tensor canvas").first).to_be_visible()
+    expect(shown.locator("#content .state.bad")).to_have_count(0)
+    watched.context.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(401, "Open the address that `tdbg view` printed."), (404, "The run is gone.")]
+)
+def test_a_page_that_cannot_follow_its_run_any_more_says_why(
+    status: int, words: str, chromium: Browser, server: Server
+) -> None:
+    watched = Watched(chromium, server)
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=status, json={"error": "no", "try_next": "x"})
+
+    watched.page.route("**/events", refuse)
+    watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), "state": "running"}))
+    lost = watched.show("/runs/two_ranks/ranks").locator("#lost")
+    expect(lost).to_contain_text(f"{words} What this page shows is of")
+    watched.page.wait_for_timeout(3_500)
+    assert len(asked) == 1 and "reconnecting" not in lost.inner_text()
+    watched.context.close()
 
 
 def test_a_page_without_a_session_says_what_to_do(chromium: Browser, server: Server) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from .made_tensors import ATTENTION, FIRST_KEY, RAMP, SAMPLES, WORDS, make_losses, write_made_run
 from .test_pages import CHROMIUM, Server, Watched, chromium  # noqa: F401 (a fixture)
@@ -180,6 +180,29 @@ def test_a_map_is_laid_over_its_picture(made: Watched) -> None:
     picture.locator("canvas.map").press("ArrowDown")
     expect(picture.locator(".readout[aria-live]")).to_contain_text("[0, 0, 0, 0..2] = ")
     made.check()
+
+
+def test_the_colours_of_both_signs_are_named(made: Watched) -> None:
+    one = {"path": "tokens", "words": ["a", "b"], "values": [{"name": "gain", "values": [-0.4, 2]}]}
+    made.page.route("**/pages/tokens?*", lambda route: route.fulfill(json={"lists": [one]}))
+    told = made.show(f"{TENSORS}?key=text&nth=0").locator(".tokens .note")
+    expect(told).to_have_text("gain: blue: negative, white: 0, red: positive; from -0.4 to 2")
+    one["values"] = [{"name": "loss", "values": [1, 2]}]
+    expect(made.show(f"{TENSORS}?key=text&nth=0").locator(".tokens .note")).to_have_text(
+        "loss: from 1 (dark) to 2 (light)"
+    )
+    made.page.unroute("**/pages/tokens?*")
+
+
+def test_an_input_that_is_no_picture_has_no_map_over_it(made: Watched) -> None:
+    def draw_other(route: Route) -> None:
+        found = route.fetch().json()
+        route.fulfill(json={**found, "preview": {**found["preview"], "image": False}})
+
+    made.page.route("**/pages/picture?*inputs.0&planes=*", draw_other)
+    card = find_card(made.show(f"{TENSORS}?key=pictures&nth=0"), "gradcam:layer4/gradcam over inputs.0")
+    expect(card.locator(".bad")).to_have_text("inputs.0 is not drawn as an image (three channels, at least 8 by 8)")
+    made.page.unroute("**/pages/picture?*inputs.0&planes=*")
 
 
 def test_a_slice_is_shown_and_saved(made: Watched) -> None:

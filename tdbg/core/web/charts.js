@@ -47,6 +47,11 @@ function chartLayout(more) {
   };
 }
 
+// Before the charts below a place are replaced: until then plotly listens for them to the size of the window.
+function dropCharts(root) {
+  if (window.Plotly) for (const place of root.querySelectorAll(".js-plotly-plot")) Plotly.purge(place);
+}
+
 const worstSeverity = found => ["critical", "error", "warning"].find(one => found.includes(one)) || "info";
 
 // Findings of one step share a line: [{step, numbers, severity}], the worst severity speaks.
@@ -120,7 +125,7 @@ function findStepRange(curves) {
 // Curves with findings on them. onFinding: called with the number of a finding that is clicked, onStep with where a curve
 // is. points: show each value. best of a curve: {step, value}, which gets a star. range: of the x axis. Gaps of a curve are dotted.
 function drawCurves(place, chart, curves, findings, options) {
-  const traces = [], is_small = isNarrow(place);
+  const traces = [], is_small = isNarrow(place), unit = escapeMarkup(chart.unit || "");
   for (const band of chart.bands) {
     const edge = {type: "scatter", mode: "lines", x: band.x, line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
     traces.push({...edge, y: band.low, showlegend: false});
@@ -132,7 +137,7 @@ function drawCurves(place, chart, curves, findings, options) {
     const name = escapeMarkup(curve.name);
     traces.push({
       type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x, y: curve.y, connectgaps: false,
-      opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>",
+      opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + unit + "<extra>" + name + "</extra>",
     });
     const joined = joinGaps(curve);
     if (joined.x.length) {
@@ -141,7 +146,7 @@ function drawCurves(place, chart, curves, findings, options) {
     }
     if (curve.best) {
       traces.push({type: "scatter", mode: "markers", name: name + " best", legendgroup: String(number), showlegend: false, x: [curve.best.step], y: [curve.best.value],
-        marker: {color, symbol: "star", size: 13, line: {width: 1, color: readColor("front")}}, hovertemplate: "best: " + chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>"});
+        marker: {color, symbol: "star", size: 13, line: {width: 1, color: readColor("front")}}, hovertemplate: "best: " + chart.x + " %{x}: %{y:.5g} " + unit + "<extra>" + name + "</extra>"});
     }
     if (!curve.non_finite.length) return;
     const bad = {type: "scatter", mode: "lines+markers", name: name + " not finite", legendgroup: String(number), showlegend: false, yaxis: "y2", x: [], y: [], text: [], connectgaps: false,
@@ -163,11 +168,11 @@ function drawCurves(place, chart, curves, findings, options) {
     hovertext: group.numbers.slice(0, 4).map(at => escapeMarkup(cutText(findings[at].title, 90))).join("<br>"),
   }));
   const wasDrawn = Boolean(place.data);
-  Plotly.react(place, traces, chartLayout({
-    height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
+  Plotly.react(place, traces, chartLayout({  // what was zoomed stays
+    uirevision: options.logarithmic ? "log" : "linear", height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
     legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
-    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...(options.range ? {range: options.range} : {})},
-    yaxis: {type: options.logarithmic ? "log" : "linear", ...(options.logarithmic ? {} : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: chart.unit ? " " + chart.unit : ""},
+    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...(options.range ? {range: [...options.range]} : {})},
+    yaxis: {type: options.logarithmic ? "log" : "linear", ...(options.logarithmic ? {} : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: unit ? " " + unit : ""},
     ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
   }), CHART_CONFIG);
   if (!wasDrawn && options.onFinding) place.on("plotly_clickannotation", event => options.onFinding(groups[event.index].numbers[0]));

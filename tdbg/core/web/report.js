@@ -1,6 +1,7 @@
 // The report of a run: its story, its lanes and curves by charts.js, its tables. For the file and the viewer.
 // data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
-// for the charts. options.addLinks: called with a finding and the place of its links. Returns {redraw, showFinding}.
+// for the charts. options.addLinks: called with a finding and the place of its links. options.kept: what readChoices gave
+// of the report before: it stays as it was. Returns {redraw, showFinding}.
 function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
   headline.id = "headline";
@@ -76,7 +77,7 @@ function buildReport(root, data, options = {}) {
     const section = addSection("charts-section", "Curves");
     const label = appendElement("label", undefined, appendElement("p", undefined, section, "tools"));
     const box = appendElement("input", undefined, label);
-    box.type = "checkbox", box.id = "logarithmic";
+    box.type = "checkbox", box.id = "logarithmic", box.checked = Boolean(options.kept && options.kept.logarithmic);
     label.append(" logarithmic");
     const charts = appendElement("div", undefined, section), heats = appendElement("div", undefined, section);
     charts.id = "charts", heats.id = "heats";
@@ -94,6 +95,8 @@ function buildReport(root, data, options = {}) {
       const label = appendElement("label", "of ", box);
       chart.select = appendElement("select", undefined, label);
       chart.choices.forEach((choice, number) => { appendElement("option", choice.name, chart.select).value = String(number); });
+      const before = options.kept && options.kept.choices.get(box.id);
+      if (before < chart.choices.length) chart.select.value = before;
       chart.select.addEventListener("change", () => drawChart(chart));
     }
     appendElement("p", chart.note, box, "note");
@@ -137,11 +140,22 @@ function buildReport(root, data, options = {}) {
     data.heats.forEach(heat => drawHeat(heat.place, heat));
   }
 
+  if (options.kept) for (const [name, box] of listBoxes(root)) if (options.kept.boxes.has(name)) box.open = options.kept.boxes.get(name);
   reserveRoom();
   redraw();
   if (options.plotly) options.plotly.then(redraw, () => {});
   followScheme(redraw);
   return {redraw, showFinding};
+}
+
+// What opens and closes, by the card it stands on.
+const listBoxes = root => [...root.querySelectorAll(".finding > details")].map(box => [box.parentElement.querySelector("h3").textContent + box.className, box]);
+
+// What a person has chosen on a report: null before there is one.
+function readChoices(root) {
+  if (!root.querySelector("#headline")) return null;
+  const choices = [...root.querySelectorAll("#charts select")].map(one => [one.closest("[id]").id, one.value]);
+  return {logarithmic: root.querySelector("#logarithmic")?.checked, choices: new Map(choices), boxes: new Map(listBoxes(root).map(([name, box]) => [name, box.open]))};
 }
 
 const LONG_WORD = /\S{32}/;  // only words of this length are broken

@@ -85,6 +85,15 @@ class Tensor:
             nbytes,
         )
 
+    def check_size(self) -> None:
+        """Raises TdbgError where the page does not hold all its bytes; nothing is read."""
+        size = self._page.get_size()
+        if self.at + self.nbytes > size:
+            raise TdbgError(
+                f"{self._page.path} has {size:,} bytes, but should have at least {self.at + self.nbytes:,}",
+                "it was cut off; `tdbg inspect-pages verify` shows what it still holds",
+            )
+
     def read_row(self, index: int) -> bytes:
         """The bytes of one row along the first dimension, and no others. Raises TdbgError."""
         return self.row(index).read()

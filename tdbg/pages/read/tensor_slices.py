@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 CHUNK_BYTES = 4 << 20
+JOINED_BYTES = 64 << 10
 EXAMPLE = "write numbers and ranges separated by commas, such as 0,:,3:5"
 
 
@@ -81,6 +82,20 @@ def read_slice(tensor: "Tensor", text: str = "", lists: int = PURE) -> Part:
     return _apply_slice(_decode_part(tensor.read(), tensor, tensor.shape), wanted, text)
 
 
+def count_slice_bytes(tensor: "Tensor", text: str) -> int:
+    """How many bytes `read_slice` reads for a part. Raises TdbgError for a part that there is none of."""
+    wanted = _expand_ellipsis(parse_slice(text), tensor, text)
+    size = tensor.nbytes
+    for index, length in zip(wanted, tensor.shape, strict=False):
+        if not _has_rows(tensor) or (isinstance(index, slice) and "scales" in tensor.note):
+            break
+        if isinstance(index, slice):
+            rows = range(length)[index]
+            return (abs(rows[-1] - rows[0]) + 1) * (size // length) if rows else 0
+        size //= length
+    return size
+
+
 def iter_slice_bytes(tensor: "Tensor", text: str = "") -> "tuple[tuple[int, ...], Iterator[bytes]]":
     """The shape of a part, and its bytes as they are stored, some at a time. Raises TdbgError for a part that there is none of.
 
@@ -98,7 +113,23 @@ def iter_slice_bytes(tensor: "Tensor", text: str = "") -> "tuple[tuple[int, ...]
         for index, size in zip(wanted, tensor.shape, strict=True)
     ]
     shape = tuple(len(place) for place in places if isinstance(place, range))
-    return shape, _iter_places(tensor, 0, tensor.shape, places)
+    if 0 in shape:
+        return shape, iter(())
+    return shape, _join_small(_iter_places(tensor, 0, tensor.shape, places))
+
+
+def _join_small(found: "Iterator[bytes]") -> "Iterator[bytes]":
+    """The same bytes in pieces of some `JOINED_BYTES` or more."""
+    pieces: list[bytes] = []
+    size = 0
+    for piece in found:
+        pieces.append(piece)
+        size += len(piece)
+        if size >= JOINED_BYTES:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+    if pieces:
+        yield b"".join(pieces)
 
 
 def _iter_places(
@@ -118,9 +149,43 @@ def _iter_places(
     elif first.step == 1 and all(place == range(size) for place, size in zip(places[1:], shape[1:], strict=True)):
         inner = (len(first), *shape[1:])
         yield from _iter_places(tensor, start + first.start * width, inner, [range(size) for size in inner])
+    elif width <= JOINED_BYTES:
+        yield from _iter_cut_rows(tensor, start, shape, places)
     else:
         for place in first:
             yield from _iter_places(tensor, start + place * width, shape[1:], places[1:])
+
+
+def _iter_cut_rows(
+    tensor: "Tensor", start: int, shape: "tuple[int, ...]", places: "Sequence[int | range]"
+) -> "Iterator[bytes]":
+    """Rows that are cut, as many at once as fit: one read for each element of a column would take hours."""
+    first, inner = places[0], math.prod(shape[1:])
+    assert isinstance(first, range)
+    size = tensor.dtype.size
+    width = inner * size
+    runs = _find_column_runs(shape[1:], places[1:])
+    most = max(CHUNK_BYTES // 16 // (width * abs(first.step)), 1)
+    for at in range(0, len(first), most):
+        part = first[at : at + most]
+        low, high = min(part[0], part[-1]), max(part[0], part[-1]) + 1
+        data = tensor.read_range(start + low * width, start + high * width)
+        rows = [(place - low) * width for place in part]
+        yield b"".join(data[row + left * size : row + right * size] for row in rows for left, right in runs)
+
+
+def _find_column_runs(shape: "Sequence[int]", places: "Sequence[int | range]") -> "list[list[int]]":
+    """The elements of a row that are kept, as ranges of neighbours."""
+    kept: list[int] = [0]
+    for place, length in zip(places, shape, strict=True):
+        kept = [at * length + one for at in kept for one in (place if isinstance(place, range) else (place,))]
+    runs: list[list[int]] = []
+    for one in kept:
+        if runs and runs[-1][1] == one:
+            runs[-1][1] = one + 1
+        else:
+            runs.append([one, one + 1])
+    return runs
 
 
 def _iter_elements(tensor: "Tensor", start: int, places: range) -> "Iterator[bytes]":
@@ -138,11 +203,16 @@ def _iter_elements(tensor: "Tensor", start: int, places: range) -> "Iterator[byt
 
 def flat_parts(tensor: "Tensor", size: int = CHUNK_BYTES) -> "Iterator[Array]":
     """The values in row order, some at a time: pieces of ``size`` bytes at most, where a piece can be understood alone."""
-    if "scales" in tensor.note or tensor.dtype.packed > 1:
+    if is_read_whole(tensor):
         yield tensor.array().reshape(-1)
         return
     for data in tensor.chunks(size):
         yield tensor_values.decode_array(data, tensor.dtype, note=tensor.note)
+
+
+def is_read_whole(tensor: "Tensor") -> bool:
+    """True if no piece of it can be understood alone."""
+    return "scales" in tensor.note or tensor.dtype.packed > 1
 
 
 def _expand_ellipsis(wanted: "list[Any]", tensor: "Tensor", text: str) -> "list[Index]":
@@ -203,6 +273,9 @@ def _apply_slice(part: Part, wanted: "Sequence[Index]", text: str) -> Part:
         kept.append(range(*index.indices(size)) if isinstance(index, slice) else (_normalize_index(index, size, text),))
     kept += [range(size) for size in part.shape[len(wanted) :]]
     steps = [math.prod(part.shape[at + 1 :]) for at in range(len(part.shape))]
-    flat = [part.numbers[sum(map(int.__mul__, places, steps))] for places in product(*kept)]
+    chosen = (
+        product(*kept) if all(kept) else ()
+    )  # a product keeps its ranges as tuples: beside an empty one may stand any
+    flat = [part.numbers[sum(map(int.__mul__, places, steps))] for places in chosen]
     single = {at for at, index in enumerate(wanted) if isinstance(index, int)}
     return Part(tuple(len(places) for at, places in enumerate(kept) if at not in single), flat)

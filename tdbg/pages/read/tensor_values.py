@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 LARGEST = 1e300  # of scales and zero points
+SCALED = 1 << 20  # values that are scaled at once: some 40 bytes each on the way
 STRUCT = {"float64": "d", "float32": "f", "float16": "e", "complex64": "f", "complex128": "d", "complex32": "e"}
 STRUCT |= {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "qint8": "b", "qint32": "i", "bits16": "H"}
 STRUCT |= {"uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "quint8": "B"}
@@ -226,11 +227,13 @@ def _apply_scales(found: "Array", scales: list[float], zeros: list[float], size:
     """float32: (value - zero point) * scale, rounded once."""
     import numpy
 
-    flat = found.reshape(-1).astype("f8")
-    which = numpy.arange(len(flat)) // size % len(scales)
-    scale = numpy.array(scales, "f4").astype("f8")[which]
-    wide: Array = (flat - numpy.array(zeros, "f8")[which]) * scale
-    return wide.astype("f4").reshape(found.shape)
+    flat, scale, zero = found.reshape(-1), numpy.array(scales, "f4").astype("f8"), numpy.array(zeros, "f8")
+    wide: Array = numpy.empty(len(flat), "f4")
+    for at in range(0, len(flat), SCALED):
+        part = flat[at : at + SCALED].astype("f8")
+        which = numpy.arange(at, at + len(part)) // size % len(scales)
+        wide[at : at + SCALED] = (part - zero[which]) * scale[which]
+    return wide.reshape(found.shape)
 
 
 def _round_to_float32(value: float) -> float:

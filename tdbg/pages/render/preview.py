@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdbg.core.tables import format_count
 from tdbg.pages.read.datapoint import Tensor
-from tdbg.pages.read.tensor_slices import CHUNK_BYTES
-from tdbg.pages.read.tensor_values import decode_array, value_shape
+from tdbg.pages.read.tensor_slices import CHUNK_BYTES, is_read_whole
+from tdbg.pages.read.tensor_values import decode_array, value_count, value_shape
 from tdbg.pages.render.pixels import has_channels_last, is_image, is_image_batch
 from tdbg.pages.render.region import Region, whole_region
 
@@ -22,7 +22,9 @@ LEAST_SIDE = 32  # cells; rather fewer planes than smaller ones
 LARGEST_BYTES = 6_000_000  # of one tensor
 EXACT_BYTES = 1 << 18  # up to here values are kept as float32, if there is room
 LEAST_BYTES = 64
-ROW_BYTES = 256 << 20
+READ_BYTES = 4 << 30  # that one preview reads: a file with a hole may claim any size
+WHOLE_BYTES = 64 << 20  # of what is read and widened at once: an image, and what has to be read whole
+LONG_VALUES = 1 << 19  # of a row that is read in pieces
 ATTENTION = re.compile(r"attention|attn")
 STEPS = 252  # of "u1": the codes behind them are -inf, inf and nan
 
@@ -59,7 +61,7 @@ class Preview(NamedTuple):
         sides = ", ".join(f"{name} {a} to {b - 1} of {size}" for name, (a, b), size in named if b - a < size)
         _, high, wide = self.block
         blocks = f"each cell is the mean of {high} by {format_count(wide, 'value')}" if high * wide > 1 else ""
-        coarse = "in 252 steps" if self.kind == "u1" else ""
+        coarse = "values rounded to 252 levels" if self.kind == "u1" else ""
         return "; ".join(part for part in (planes, sides, blocks, coarse) if part)
 
 
@@ -79,19 +81,22 @@ def wanted_bytes(tensor: Tensor) -> int:
 
 
 def build_preview(tensor: Tensor, budget: int, region: Region | None = None) -> Preview | None:
-    """At most ``budget`` bytes of it, or of a part; None for an empty one, one whose rows are too long, or no budget.
+    """At most ``budget`` bytes of it, or of a part; None for an empty one, one of which too much is read, or no budget.
 
     Memory: some rows, and the preview. Raises TdbgError where it cannot be read.
     """
     whole = planes_of(tensor)
-    if not math.prod(whole) or budget < min(LEAST_BYTES, wanted_bytes(tensor)) or _is_too_long(tensor, whole):
+    if not math.prod(whole) or budget < min(LEAST_BYTES, wanted_bytes(tensor)):
         return None
+    tensor.check_size()  # before anything is worked out for what may only be claimed
     area = region or whole_region(whole)
     count, block = _fit_to_budget(area.size, budget)
     image = _is_colored(tensor) and count >= 3 and area.planes[0] % 3 == 0
     if image:
         count -= count % 3  # whole images
     area = area._replace(planes=(area.planes[0], area.planes[0] + count))
+    if _is_too_large(tensor, area):
+        return None
     cells = _compute_cells(tensor, area, block)
     made = _pack_cells(cells, whole, (1, *block), budget, image=image, are_bytes=_are_bytes(tensor))
     return made._replace(region=area, leading=_leading_of(tensor))
@@ -105,10 +110,14 @@ def build_difference_previews(first: Tensor, second: Tensor, budget: int) -> tup
     import numpy
 
     whole = planes_of(first)
-    if not math.prod(whole) or planes_of(second) != whole or any(_is_too_long(one, whole) for one in (first, second)):
+    if not math.prod(whole) or planes_of(second) != whole:
         return None
+    first.check_size()
+    second.check_size()
     count, block = _fit_to_budget(whole, budget)
     area = whole_region((count, *whole[1:]))
+    if _is_too_large(first, area) or _is_too_large(second, area):
+        return None
     one, other = _compute_cells(first, area, block), _compute_cells(second, area, block)
     with numpy.errstate(all="ignore"):
         gaps = numpy.where(one == other, 0.0, other - one)  # equal infinities have no gap
@@ -134,10 +143,15 @@ def _leading_of(tensor: Tensor) -> tuple[int, ...]:
     return (*tensor.shape[:-3], 3) if has_channels_last(tensor) else tensor.shape[:-2]
 
 
-def _is_too_long(tensor: Tensor, whole: tuple[int, int, int]) -> bool:
-    """True if what is read at once is too much: a row; of channels that come last, an image."""
-    values = tensor.nbytes // (whole[0] // 3) if has_channels_last(tensor) else whole[2] * tensor.dtype.size
-    return values > ROW_BYTES
+def _is_too_large(tensor: Tensor, area: Region) -> bool:
+    """True if too much is read for a part, or at once: of channels that come last an image is."""
+    count, high, _ = area.size
+    if has_channels_last(tensor):
+        image = high * tensor.shape[-2] * tensor.shape[-1]
+        return image > WHOLE_BYTES or image * (count + 5) // 3 > READ_BYTES
+    if is_read_whole(tensor):
+        return value_count(tensor.dtype, tensor.shape) > WHOLE_BYTES
+    return count * high * planes_of(tensor)[2] * tensor.dtype.size > READ_BYTES
 
 
 def _are_bytes(tensor: Tensor) -> bool:
@@ -151,9 +165,11 @@ def _fit_to_budget(whole: tuple[int, int, int], budget: int) -> tuple[int, tuple
         return count, (1, 1)
     least = min(high, LEAST_SIDE) * min(wide, LEAST_SIDE)
     count = max(min(count, PLANES, budget // least), 1)
-    block = 1
-    while count * -(-high // block) * -(-wide // block) > budget:
-        block += 1
+    low, block = 0, max(high, wide)  # too small, large enough
+    while block - low > 1:
+        middle = (low + block) // 2
+        fits = count * -(-high // middle) * -(-wide // middle) <= budget
+        low, block = (low, middle) if fits else (middle, block)
     return count, (min(block, high), min(block, wide))
 
 
@@ -164,11 +180,24 @@ def _compute_cells(tensor: Tensor, area: Region, block: tuple[int, int]) -> "Arr
     count, high, wide = area.size
     rows, columns = -(-high // block[0]), -(-wide // block[1])
     found = numpy.empty((count * rows, columns), "f8")
-    at = 0
-    for part in _group_rows(_iter_rows(tensor, area), block[0], high, wide):
-        found[at : at + len(part)] = _compute_block_means(part, 1, block[1])
-        at += len(part)
+    left = 0
+    for piece in _cut_long_rows(tensor, area, block[1]):
+        at, size = 0, piece.size[2]
+        right = left - (-size // block[1])
+        for part in _group_rows(_iter_rows(tensor, piece), block[0], high, size):
+            found[at : at + len(part), left:right] = _compute_block_means(part, 1, block[1])
+            at += len(part)
+        left = right
     return found.reshape(count, rows, columns)
+
+
+def _cut_long_rows(tensor: Tensor, area: Region, block: int) -> Iterator[Region]:
+    """The part in pieces of some columns, whole blocks of them: a row in float64 may be many times its bytes."""
+    first, last = area.columns
+    whole = last - first <= LONG_VALUES or is_read_whole(tensor) or has_channels_last(tensor)
+    step = last - first if whole else -(-LONG_VALUES // block) * block
+    for at in range(first, last, step):
+        yield area._replace(columns=(at, min(at + step, last)))
 
 
 def _group_rows(found: "Iterator[Array]", size: int, high: int, wide: int) -> "Iterator[Array]":
@@ -195,9 +224,10 @@ def _iter_rows(tensor: Tensor, area: Region) -> "Iterator[Array]":
 
     if has_channels_last(tensor):
         parts = _iter_channels(tensor, area)
-    elif "scales" in tensor.note or tensor.dtype.packed > 1:  # no piece of it can be understood alone
+    elif is_read_whole(tensor):
         values = tensor.array().reshape(planes_of(tensor))[slice(*area.planes), slice(*area.rows), slice(*area.columns)]
-        parts = iter(values)
+        step = max(LONG_VALUES // values.shape[2], 1)
+        parts = (plane[at : at + step] for plane in values for at in range(0, len(plane), step))
     else:
         parts = _iter_stored_rows(tensor, area)
     for part in parts:
@@ -207,9 +237,15 @@ def _iter_rows(tensor: Tensor, area: Region) -> "Iterator[Array]":
 def _iter_stored_rows(tensor: Tensor, area: Region) -> "Iterator[Array]":
     """Only the rows of the part are read."""
     _, high, wide = planes_of(tensor)
-    width = wide * tensor.dtype.size
+    size, (left, right) = tensor.dtype.size, area.columns
+    width = wide * size
     step = max(CHUNK_BYTES // 8 // width, 1)
     for start, stop in _find_runs(area, high):
+        if wide > LONG_VALUES:
+            for row in range(start, stop):
+                data = tensor.read_range(row * width + left * size, row * width + right * size)
+                yield decode_array(data, tensor.dtype, note=tensor.note).reshape(1, -1)
+            continue
         for at in range(start, stop, step):
             data = tensor.read_range(at * width, min(at + step, stop) * width)
             yield decode_array(data, tensor.dtype, note=tensor.note).reshape(-1, wide)[:, slice(*area.columns)]

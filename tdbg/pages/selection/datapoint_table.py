@@ -2,8 +2,8 @@
 
 import math
 from array import array
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
@@ -74,6 +74,7 @@ class DatapointTable:
     def __init__(self, pages: PageSet) -> None:
         self.columns: dict[str, list[Any]] = {name: [] for name in (*PLACES, "nth", "samples")}
         self.kinds = bytearray()
+        self._ids = array("q")  # of each datapoint
         self.names: dict[str, None] = {}
         self.left_out = 0
         self._appends = [column.append for column in self.columns.values()]
@@ -93,21 +94,36 @@ class DatapointTable:
 
     def load_numbers(self, pages: PageSet, name: str) -> None:
         """Read one more number of each row; the one that was read longest ago is given up for it."""
-        while len(self._numbers) >= 2 * EAGER_NAMES:
-            del self._numbers[next(iter(self._numbers))]
-        source, column, at = DatapointNumbers(pages), NumberColumn(), 0
-        for datapoint in pages:
-            if at >= len(self):
-                break
+        source, column = DatapointNumbers(pages), NumberColumn()
+        for at, datapoint in self._find_places(pages):
             _fill_column(column, at, datapoint, source, name)
-            at += 1 + len(datapoint.keys or ())
-        self._numbers[name] = column
+        numbers = dict(self._numbers)  # another thread may read the one that was
+        while len(numbers) >= 2 * EAGER_NAMES:
+            del numbers[list(numbers)[EAGER_NAMES]]  # the first are those that are always shown
+        self._numbers = {**numbers, name: column}
+
+    def _find_places(self, pages: PageSet) -> Iterator[tuple[int, Datapoint]]:
+        """Each datapoint that has a row, with its number; a run that goes on has more than there were."""
+        places: dict[int, int] = {}
+        same: defaultdict[int, list[int]] = defaultdict(list)  # of copies of a folder the later ones
+        rows = (at for at, kind in enumerate(self.kinds) if kind != SAMPLE)
+        for own, at in zip(self._ids, rows, strict=True):
+            if places.setdefault(own, at) != at:
+                same[own].append(at)
+        for datapoint in pages:
+            own = _identify(datapoint)
+            place = places.pop(own, None)
+            if place is not None:
+                yield place, datapoint
+                if same.get(own):
+                    places[own] = same[own].pop(0)
 
     def find_rows(self, wanted: Wanted) -> list[int]:
         """The numbers of the rows in the order that is wanted. Raises TdbgError for a range or column that there is none of."""
-        if self._found is None or self._found[0] != wanted:
-            self._found = wanted, self._collect_rows(wanted)
-        return self._found[1]
+        kept = self._found  # another thread may set it meanwhile
+        if kept is None or kept[0] != wanted:
+            kept = self._found = wanted, self._collect_rows(wanted)
+        return kept[1]
 
     def _collect_rows(self, wanted: Wanted) -> list[int]:
         if wanted.sort and wanted.sort not in PLACES and wanted.sort not in self.names:
@@ -134,7 +150,8 @@ class DatapointTable:
     def describe_row(self, at: int, names: Sequence[str] = ()) -> dict[str, Any]:
         """One row as plain data: its key as text, and the numbers of these names."""
         found = {name: column[at] for name, column in self.columns.items()}
-        numbers = {name: self._numbers[name].get_value(at) for name in names if name in self._numbers}
+        known = self._numbers
+        numbers = {name: known[name].get_value(at) for name in names if name in known}
         return {**found, "phase": found["phase"] or None, "numbers": numbers}
 
     def find_row(self, key: str, nth: int) -> int | None:
@@ -174,6 +191,7 @@ class DatapointTable:
         place = (datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase, tensors, datapoint.nbytes)
         self._append(own, place, self._seen.get(own, 0), None if keys is None else len(keys))
         self.kinds.append(ALONE if keys is None else BATCH)
+        self._ids.append(_identify(datapoint))
         if own not in texts:  # else its key is that of a sample
             self._count(own)
         for text in texts:
@@ -229,6 +247,11 @@ class DatapointTable:
             column = self.columns[name]
             return lambda at: column[at] if column[at] != "" else None
         return self._numbers.get(name, NumberColumn()).get_value
+
+
+def _identify(datapoint: Datapoint) -> int:
+    """What a datapoint keeps while others come: its place in the journal it was written to."""
+    return hash((datapoint.rank, datapoint.writer, datapoint.seq, datapoint.epoch, datapoint.step, datapoint.key))
 
 
 def _order_text(text: str) -> tuple[int, Any]:

@@ -15,7 +15,7 @@ TOKEN = 40  # characters
 IDS = re.compile(r"(^|[/.:_])(ids|tokens|input_ids)($|[/.:])")
 MAX_LISTS = 8
 MAX_VALUES = 24  # numbers of a token
-MAX_ATTENTION_BYTES = 256 << 20
+MAX_ATTENTION_BYTES = 256 << 20  # of all that one answer sums
 MAX_ATTENTION_TOKENS = 4096
 
 
@@ -52,13 +52,32 @@ def describe_tokens(datapoint: Datapoint) -> list[dict[str, Any]]:
 def describe_token_values(datapoint: Datapoint) -> list[dict[str, Any]]:
     """Each list of tokens with numbers of them: what was captured in that length, and the sums of attention."""
     lists = describe_tokens(datapoint)
+    by_count: dict[int, list[dict[str, Any]]] = {}
+    room = Room(MAX_ATTENTION_BYTES)
     for one in lists:
-        found = islice(_iter_values(datapoint, len(one["words"])), MAX_VALUES)
-        one["values"] = [{"name": name, "values": values} for name, values in found]
+        count = len(one["words"])
+        if count not in by_count:
+            found = islice(_iter_values(datapoint, count, room), MAX_VALUES)
+            by_count[count] = [{"name": name, "values": values} for name, values in found]
+        one["values"] = by_count[count]
     return lists
 
 
-def _iter_values(datapoint: Datapoint, count: int) -> Iterator[tuple[str, list[float]]]:
+class Room:
+    """Bytes of attention that one answer still reads."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, nbytes: int) -> bool:
+        """True if there was room for so many."""
+        if nbytes > self.left:
+            return False
+        self.left -= nbytes
+        return True
+
+
+def _iter_values(datapoint: Datapoint, count: int, room: Room) -> Iterator[tuple[str, list[float]]]:
     for path, value in datapoint.scalars.items():
         if isinstance(value, list) and len(value) == count and all(isinstance(one, int | float) for one in value):
             yield path, [to_real(one) or 0.0 for one in value]
@@ -68,7 +87,7 @@ def _iter_values(datapoint: Datapoint, count: int) -> Iterator[tuple[str, list[f
         try:
             if value_count(tensor.dtype, tensor.shape) == count == max(tensor.shape, default=0):
                 yield path, tensor.array().reshape(-1).astype("f8").tolist()
-            elif tensor.shape[-2:] == (count, count):
+            elif tensor.shape[-2:] == (count, count) and count <= MAX_ATTENTION_TOKENS and room.take(tensor.nbytes):
                 yield from _sum_attention(path, tensor, count)
         except TdbgError:  # damaged: the tensor itself tells
             continue
@@ -78,8 +97,6 @@ def _sum_attention(path: str, tensor: Tensor, count: int) -> Iterator[tuple[str,
     """Means over all heads of what each token receives and gives."""
     import numpy
 
-    if tensor.nbytes > MAX_ATTENTION_BYTES or count > MAX_ATTENTION_TOKENS:
-        return
     gives, receives = numpy.zeros(count), numpy.zeros(count)
     at = 0
     for part in flat_parts(tensor, count * tensor.dtype.size * max((4 << 20) // (count * tensor.dtype.size), 1)):

@@ -164,7 +164,7 @@ class Heat {
 
   // Which planes: an index of each leading dimension, the last one where they begin.
   buildChooser(tools) {
-    const {leading} = this.preview, perImage = this.preview.image ? 3 : 1, names = leading.length === 2 ? ["sample", "channel"] : leading.map((_, at) => `index ${at}`);
+    const {leading} = this.preview, perImage = this.preview.image ? 3 : 1, names = leading.length === 2 && !/attention|attn/.test(this.tensor.path) ? ["sample", "channel"] : leading.map((_, at) => `index ${at}`);
     this.chosen = leading.slice(0, perImage > 1 ? -1 : undefined).map((size, at) => {
       const input = element("input", null, element("label", names[at] + " ", tools), {type: "number", min: "0", max: String(size - 1), class: "index"});
       input.value = "0";
@@ -224,7 +224,7 @@ class Heat {
     const [, high, wide] = this.preview.block;
     if (high * wide > 1) words.push(`each cell is the mean of ${high} by ${wide} values`);
     else if (this.preview !== this.base) words.push("each cell is a value");
-    if (this.preview.kind === "u1") words.push("in 252 steps");
+    if (this.preview.kind === "u1") words.push("values rounded to 252 levels");
     if (!this.fetchPart) return;  // there it is said once, above
     this.part.textContent = words.length ? "Shown: " + words.join(", ") : "";
   }

@@ -130,6 +130,7 @@ function buildTraces(root, data, choice, download) {
 
   function fillMemory(trace) {
     at.memorySection.hidden = !trace.memory.length;
+    dropCharts(at.memory);
     at.memory.replaceChildren();
     for (const one of trace.memory) {
       appendElement("h3", one.device, at.memory);

@@ -1,8 +1,10 @@
 """Series of numbers over steps."""
 
-import functools
 import glob
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,11 +17,57 @@ from tdbg.metrics.rows.row_files import RowsFile, find_rows_files
 from tdbg.metrics.rows.row_reader import Reading
 from tdbg.metrics.rows.series import build_tally
 from tdbg.metrics.rows.series_data import describe_metrics, list_series
+from tdbg.viewer.encoding import encode_json
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
 
-KEPT = 16  # answers in memory: thinned, so some 100 KB each
+MAX_KEPT = 16  # answers in memory: thinned, so some 100 KB each
+MAX_KEPT_BYTES = 16 << 20  # of all of them as JSON
+QUIET_S = 60.0  # files that were written since then grow: nothing is kept of them
 States = tuple[tuple[int, int], ...]  # bytes of each file, and when it was written
+Key = tuple[str, tuple[RowsFile, ...], tuple[str, ...], float | None]
+
+
+@dataclass(slots=True)
+class KeptAnswers:
+    """The last answers, each with the state of the files that it was read from: one for each question."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _found: dict[Key, tuple[States, dict[str, Any], int]] = field(default_factory=dict)
+
+    def get_answer(self, key: Key, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The answer that was kept, if its files are as they were; else what is read."""
+        states = _read_states(key[1])
+        with self._lock:
+            kept = self._found.pop(key, None)
+            if kept is not None and kept[0] == states:
+                self._found[key] = kept  # the last to be given up
+                return kept[1]
+        found = read()
+        if _is_quiet(states):
+            self._keep(key, states, found)
+        return found
+
+    def _keep(self, key: Key, states: States, found: dict[str, Any]) -> None:
+        size = len(encode_json(found))
+        if size > MAX_KEPT_BYTES:
+            return
+        with self._lock:
+            self._found.pop(key, None)
+            self._found[key] = states, found, size
+            while len(self._found) > MAX_KEPT or self.nbytes > MAX_KEPT_BYTES:
+                del self._found[next(iter(self._found))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all answers that are kept, as JSON."""
+        return sum(size for _, _, size in self._found.values())
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+ANSWERS = KeptAnswers()
 
 
 class MetricsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +88,8 @@ class CurvesQuery(MetricsQuery, kw_only=True, forbid_unknown_fields=True):
 def list_metrics(served: Served, run: str, query: MetricsQuery) -> dict[str, Any]:
     """Latest, best, least and most value of each key, as `tdbg metrics show --json`."""
     place = find_rows_files(str(served.runs.open_run(run).path), query.ranks)
-    return _describe_rows(place.name, tuple(place.files), _read_states(place.files), tuple(_list_globs(query)))
+    files, globs = tuple(place.files), tuple(_list_globs(query))
+    return ANSWERS.get_answer((place.name, files, globs, None), lambda: _describe_rows(place.name, files, globs))
 
 
 @route("GET", f"{API}/runs/{{run}}/metrics/curves")
@@ -49,29 +98,17 @@ def plot_metrics(served: Served, run: str, query: CurvesQuery) -> dict[str, Any]
     place = find_rows_files(str(served.runs.open_run(run).path), query.ranks)
     globs = (*_list_globs(query), *_read_names(query.keys))
     smooth = min(max(query.smooth, 0.0), 0.999)
-    return _plot_rows(place.name, tuple(place.files), _read_states(place.files), globs, smooth)
+    files = tuple(place.files)
+    return ANSWERS.get_answer((place.name, files, globs, smooth), lambda: _plot_rows(place.name, files, globs, smooth))
 
 
-@functools.lru_cache(maxsize=KEPT)
-def _describe_rows(
-    name: str,
-    files: tuple[RowsFile, ...],
-    states: States,
-    globs: tuple[str, ...],
-) -> dict[str, Any]:
+def _describe_rows(name: str, files: tuple[RowsFile, ...], globs: tuple[str, ...]) -> dict[str, Any]:
     reading = Reading(files)
     found = build_tally(reading.iter_batches())
     return describe_metrics(name, list_series(found, key_filter(globs)), found, reading.counts)
 
 
-@functools.lru_cache(maxsize=KEPT)
-def _plot_rows(
-    name: str,
-    files: tuple[RowsFile, ...],
-    states: States,
-    globs: tuple[str, ...],
-    smooth: float,
-) -> dict[str, Any]:
+def _plot_rows(name: str, files: tuple[RowsFile, ...], globs: tuple[str, ...], smooth: float) -> dict[str, Any]:
     curves, _ = collect_curves(Reading(files), globs, smooth)
     found: dict[str, Any] = to_json_value({"run": name, "curves": build_curve_dicts(curves)})
     return found
@@ -88,6 +125,11 @@ def _read_states(files: Sequence[RowsFile]) -> States:
         else:
             found.append((state.st_size, state.st_mtime_ns))
     return tuple(found)
+
+
+def _is_quiet(states: States) -> bool:
+    """True if no file was written of late."""
+    return time.time_ns() - max((written for _, written in states), default=0) > QUIET_S * 1e9
 
 
 def _list_globs(query: MetricsQuery) -> list[str]:

@@ -15,7 +15,8 @@ from tdbg.core.tables import to_json_value
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Listing
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.read.tensor_slices import iter_slice_bytes
+from tdbg.pages.read.tensor_slices import count_slice_bytes, is_read_whole, iter_slice_bytes
+from tdbg.pages.read.tensor_values import value_count
 from tdbg.pages.render.preview import planes_of, wanted_bytes
 from tdbg.pages.render.region import parse_region
 from tdbg.pages.render.tensor_pair import describe_tensor_pair
@@ -30,6 +31,9 @@ from tdbg.viewer.run_library import Served
 
 PICTURE_BYTES = 1 << 20
 SHOWN_PLACES = 20  # of elements that are not finite
+MAX_READ_BYTES = 4 << 30  # of a tensor, some at a time: a file with a hole may claim any size
+MAX_WHOLE_BYTES = 64 << 20  # at once
+TOO_LARGE = "it takes too much room"
 NO_PAGES: dict[str, Any] = {
     "path": "",
     "datapoints": 0,
@@ -140,7 +144,9 @@ def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, An
         if not query.path:
             found = describe_datapoint(datapoint, list(datapoint.tensors.values()), whole=False)
             return found | {"tokens": describe_tokens(datapoint)}
-        plain: dict[str, Any] = to_json_value(describe_tensor(_find_tensor(datapoint, query.path), query.slice))
+        tensor = _find_tensor(datapoint, query.path)
+        _check_size(tensor, query.slice)
+        plain: dict[str, Any] = to_json_value(describe_tensor(tensor, query.slice))
         return plain
 
 
@@ -162,6 +168,9 @@ def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]
             region = parse_region(planes_of(tensor), query.planes, query.rows, query.columns)
             part: dict[str, Any] = to_json_value(describe_region(tensor, PICTURE_BYTES, region))
             return part
+        if _is_too_large(tensor):
+            about = describe_tensor(tensor, whole=False)
+            return {name: about[name] for name in ("path", "dtype", "shape")} | {"why": TOO_LARGE}
         picture = describe_tensor_picture(tensor, min(wanted_bytes(tensor), PICTURE_BYTES))
         figures = picture.get("figures", {})
         if figures.get("nan") or figures.get("inf"):
@@ -176,6 +185,8 @@ def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[st
     with open_run_pages(served, run) as pages:
         first = _find_tensor(_find_datapoint(pages, query.key, query.nth), query.path)
         second = _find_tensor(_find_datapoint(pages, query.other_key, query.other_nth), query.path)
+        for tensor in (first, second):
+            _check_size(tensor)
         return describe_tensor_pair(first, second, min(wanted_bytes(first), PICTURE_BYTES))
 
 
@@ -190,6 +201,20 @@ def send_values(served: Served, run: str, query: RawQuery) -> RawValues:
         first = next(blocks, b"")  # what cannot be read is said before the answer begins
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", query.path)[-100:] + ".bin"
     return RawValues(_iter_and_close(first, blocks, pages), nbytes, name, tensor.dtype.name, shape)
+
+
+def _is_too_large(tensor: Tensor) -> bool:
+    if is_read_whole(tensor):
+        return value_count(tensor.dtype, tensor.shape) > MAX_WHOLE_BYTES
+    return tensor.nbytes > MAX_READ_BYTES
+
+
+def _check_size(tensor: Tensor, part: str = "") -> None:
+    """Raises TdbgError for a tensor, or a part, of which too much would be read."""
+    if part and count_slice_bytes(tensor, part) > MAX_WHOLE_BYTES:
+        raise TdbgError(f"more than 64 MB of {tensor.path} would be read for this slice", "ask for fewer rows of it")
+    if not part and _is_too_large(tensor):
+        raise TdbgError(f"{tensor.path}: {TOO_LARGE}", "look at a slice of it")
 
 
 def _iter_and_close(first: bytes, blocks: Iterator[bytes], pages: PageSet) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ import {showTraces} from "./traces.js";
 const API = "/api/v1";
 const KEPT = "tdbg-session";
 const RETRY_MS = 3000, REFRESH_MS = 5000;
+const LAST_WORDS = {401: "Open the address that `tdbg view` printed.", 404: "The run is gone."};  // by the status of an answer
 const FOLLOWING = new Set(["overview", "ranks"]);  // they listen by themselves
 // Name in the address, title, what fills it. Each takes {root, run, base, ask, ...} and may return {refresh, close}.
 const PAGES = [
@@ -21,7 +22,7 @@ const PAGES = [
 ];
 
 const content = document.getElementById("content"), nav = document.getElementById("nav"), lost = document.getElementById("lost");
-let session = sessionStorage.getItem(KEPT), canControl = false, shown = null, number = 0;
+let lostAt = "", session = sessionStorage.getItem(KEPT), canControl = false, shown = null, number = 0;
 
 class Refused extends Error {
   constructor(status, problem) {
@@ -86,11 +87,11 @@ async function listen(path, handlers, signal) {
     signal.addEventListener("abort", end);
     try {
       if (await readEvents(path, handlers, stop.signal)) return;
-      showLoss("The server ended the connection");
+      showLoss("the server ended it");
     } catch (error) {
       if (signal.aborted) return;
+      if (LAST_WORDS[error.status]) return showEnd(LAST_WORDS[error.status]);
       if (error.name !== "AbortError") showLoss(error.message);
-      if (error.status === 401 || error.status === 404) return;
     } finally {
       document.removeEventListener("visibilitychange", endIfHidden);
       signal.removeEventListener("abort", end);
@@ -130,7 +131,13 @@ function untilVisible(signal) {
 // What a live page shows may be old: that stands above it until the server answers again.
 function showLoss(why) {
   if (!why) lost.hidden = true;
-  else if (lost.hidden) lost.hidden = false, lost.textContent = `${why}. What this page shows is of ${formatTime()} or earlier; it asks again.`;
+  else if (lost.hidden) lost.hidden = false, lostAt = formatTime(), lost.textContent = `Connection lost (${why}). What this page shows is of ${lostAt} or earlier; reconnecting.`;
+}
+
+// After this it does not ask again.
+function showEnd(words) {
+  if (lost.hidden) lost.hidden = false, lostAt = formatTime();
+  lost.textContent = `${words} What this page shows is of ${lostAt} or earlier.`;
 }
 
 const formatTime = () => new Date().toLocaleTimeString("en-GB");
@@ -163,6 +170,7 @@ function followRun(given, refresh) {
 }
 
 function showState(root, text, isBad) {
+  dropCharts(root);
   root.replaceChildren();
   const line = document.createElement("p");
   line.className = "state" + (isBad ? " bad" : "");
@@ -212,7 +220,7 @@ async function showPage() {
   document.title = where.names ? `${where.names.join(" and ")} - tdbg` : where.run ? `${where.run}: ${entry ? entry[1] : "?"} - tdbg` : "Runs - tdbg";
   showState(content, "Loading ...");
   const stop = new AbortController();
-  const given = {root: content, run: where.run, names: where.names, stop: stop.signal, ask: (path, query) => ask(path, query, stop.signal), download: (path, query) => download(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
+  const given = {root: content, run: where.run, names: where.names, stop: stop.signal, ask: (path, query, signal = stop.signal) => ask(path, query, signal), download: (path, query) => download(path, query, stop.signal), listen: (path, handlers) => listen(path, handlers, stop.signal), send, canControl, showState, link, addressOf, open: openAddress};
   shown = {close: () => stop.abort()};
   try {
     if (where.run && !entry) return showState(content, "There is no such page.", true);

@@ -11,7 +11,8 @@ export async function showOverlays({parent, base, ask, where, tensors}) {
     appendElement("h2", `${map.path} over ${image.path}`, card);
     try {
       const [drawn, heat] = await Promise.all([image, map].map(one => ask(base + "/pages/picture", {...where, path: one.path, planes: ":"})));
-      if (!drawn.preview || !drawn.preview.image || !heat.preview) throw new Error("it takes too much room to be drawn");
+      if (drawn.preview && !drawn.preview.image) throw new Error(`${image.path} is not drawn as an image (three channels, at least 8 by 8)`);
+      if (!drawn.preview || !heat.preview) throw new Error("it takes too much room to be drawn");
       fillOverlay(card, drawn.preview, heat.preview);
     } catch (error) {
       if (error.name !== "AbortError") appendElement("p", error.message, card, "state bad");

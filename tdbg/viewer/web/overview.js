@@ -1,6 +1,6 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
 import {loadCharts, showFirst} from "./load_charts.js";
-import {addressOfBatch, numberDatapoints} from "./tensors.js";
+import {addressOfBatch} from "./tensors.js";
 
 const POLL_MS = 2000;
 const EVERY_MS = 15000;  // between drawings of a run that goes on
@@ -10,7 +10,8 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
   const asked = new URLSearchParams(location.search).get("finding");
   let isLive = status.state === "running";
   const plotly = loadCharts();
-  let batches, captured, located = "";
+  let batches, located = "";
+  const captured = new Map(), explained = new Map();
   const first = draw(data);
   if (asked !== null) first.showFinding(Number(asked));
   if (!data.is_final) waitForWhole();
@@ -46,11 +47,13 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     const top = scrollY, now = JSON.stringify(found.findings.map(one => [one.code, one.step, one.rank, one.module]));
     if (now !== located) {  // what was kept is asked for again where a finding is new
       batches = showFirst().then(() => ask(base + "/batches")).then(answer => answer.batches).catch(() => []);
-      captured = listCaptured(found.findings), located = now;
+      captured.clear(), located = now;
     }
+    const kept = readChoices(root);
+    dropCharts(root);
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
-    const built = buildReport(report, found, {plotly, addLinks});
+    const built = buildReport(report, found, {plotly, addLinks, kept});
     if (isLive) report.querySelector("#facts").after(describeDrawing());
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     scrollTo(0, top);
@@ -76,8 +79,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       const batch = named.find(one => one.rank === finding.rank) || named[0] || (same.length === 1 ? same[0] : null);
       if (batch) add("Saved batch", addressOfBatch(addressOf(run, "tensors"), batch));
     });
-    captured.then(list => {
-      const one = finding.module && list.find(one => one.step === finding.step && one.rank === finding.rank);
+    findCaptured(finding).then(one => {
       if (one) add("Captured tensors", `${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`);
     });
     addExplanation(finding.code, place.parentElement);
@@ -89,18 +91,30 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     appendElement("summary", `what ${code} means and what to do`, box);
     box.addEventListener("toggle", async () => {
       if (box.children.length > 1) return;
-      const text = appendElement("div", "Loading ...", box);
-      await ask("/rules/" + encodeURIComponent(code)).then(found => fillProse(text, found.page), error => { text.textContent = error.message; });
+      const text = appendElement("div", explained.has(code) ? "" : "Loading ...", box);
+      try {
+        if (!explained.has(code)) explained.set(code, (await ask("/rules/" + encodeURIComponent(code))).page);
+        fillProse(text, explained.get(code));
+      } catch (error) {
+        text.textContent = error.message;
+      }
     });
   }
 
-  async function listCaptured(findings) {
-    if (!findings.some(one => one.module && one.step !== null)) return [];
+  // The first datapoint of its step and rank, undefined where there is none.
+  function findCaptured({module, step, rank}) {
+    const name = `${step} ${rank}`;
+    if (!module || step === null || rank === null) return Promise.resolve();
+    if (!captured.has(name)) captured.set(name, askCaptured({steps: step, ranks: rank, limit: 1}));
+    return captured.get(name);
+  }
+
+  async function askCaptured(query) {
     try {
       await plotly;  // text and charts come first
-      return numberDatapoints((await ask(base + "/pages", {datapoints: true})).list);
+      return (await ask(base + "/pages/datapoints", query)).rows[0];
     } catch {
-      return [];  // the pages say what is wrong
+      return undefined;  // the pages say what is wrong
     }
   }
 }

@@ -87,6 +87,7 @@ export function describeCurve(name, curve, best) {
 // A chart for each key: [{key, unit, curves, note}]. steps: what addStepTools gave, or null.
 // Headings and notes stand at once, with room for the curves; resolves when these are drawn.
 export function drawCharts(charts, drawn, tools, steps) {
+  const before = new Map([...charts.querySelectorAll(".chart")].map(place => [place.dataset.key, place]));
   charts.replaceChildren();
   const waiting = [];
   if (!drawn.length) appendElement("p", "No key contains this text.", charts, "state");
@@ -97,10 +98,12 @@ export function drawCharts(charts, drawn, tools, steps) {
     appendElement("h3", one.key + (unit ? ` (${unit})` : ""), box);
     if (one.note) appendElement("p", one.note, box, "note");
     if (!one.curves.length) continue;
-    const place = appendElement("div", undefined, box, "chart"), chart = {x: "step", unit, bands: [], marked: marks.length > 0};
+    const place = before.get(one.key) || appendElement("div", undefined, undefined, "chart"), chart = {x: "step", unit, bands: [], marked: marks.length > 0};
+    before.delete(one.key), place.dataset.key = one.key, box.append(place);
     place.style.minHeight = heightOfCurves(place, chart, one.curves) + "px";
     waiting.push(() => drawCurves(place, chart, one.curves, marks, {logarithmic: false, points: tools.points, range, onStep: steps ? steps.choose : undefined}));
   }
+  for (const place of before.values()) if (window.Plotly) Plotly.purge(place);
   const first = charts.firstElementChild;
   function drawAll() {
     if (charts.isConnected && charts.firstElementChild === first) for (const drawOne of waiting) drawOne();

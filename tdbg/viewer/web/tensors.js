@@ -5,11 +5,11 @@ import {showTokens} from "./token_text.js";
 
 const NOTHING_CAPTURED = "No tensors were captured in this run: use `tdbg run --capture LAYER`.";
 
-export async function showTensors({root, base, ask, download, addressOf, run, link, showState, open}) {
+export async function showTensors({root, base, ask, download, addressOf, run, link, showState, open, stop}) {
   const place = new URLSearchParams(location.search);
   const {batches, left_out} = await ask(base + "/batches");
   if (place.get("batch") !== null) return showBatch({root, base, ask, download, addressOf, run, link, batches, file: place.get("batch")});
-  if (place.get("key") !== null) return showDatapoint({root, base, ask, download, addressOf, run, link, place});
+  if (place.get("key") !== null) return showDatapoint({root, base, ask, download, addressOf, run, link, place, stop});
   let found;
   try {
     found = await ask(base + "/pages");
@@ -60,19 +60,9 @@ async function showBatch({root, base, ask, download, addressOf, run, link, batch
   await fillTensors({parent: root, base, ask, download, where: {batch: file}, details});
 }
 
-// Each with its number among those of the same key, as the server counts them.
-export function numberDatapoints(list) {
-  const seen = new Map();
-  return list.map(one => {
-    const nth = seen.get(String(one.key)) || 0;
-    seen.set(String(one.key), nth + 1);
-    return {...one, key: String(one.key), nth};
-  });
-}
-
 const nameOf = one => [`datapoint ${one.key}`, one.epoch === null ? "" : `epoch ${one.epoch}`, one.step === null ? "" : `step ${formatNumber(one.step)}`].filter(Boolean).join(", ");
 
-async function showDatapoint({root, base, ask, download, addressOf, run, link, place}) {
+async function showDatapoint({root, base, ask, download, addressOf, run, link, place, stop}) {
   root.replaceChildren();
   appendElement("p", undefined, root).append(link(addressOf(run, "tensors"), "All datapoints"));
   let found;
@@ -94,14 +84,26 @@ async function showDatapoint({root, base, ask, download, addressOf, run, link, p
   box.addEventListener("change", () => { other.input.disabled = !box.checked; draw(); });
   other.input.disabled = !box.checked;
 
-  let number = 0;
-  async function draw() {
-    const mine = ++number, one = shown.value, two = box.checked ? other.value : null;
+  let drawing = new AbortController();
+  stop.addEventListener("abort", () => drawing.abort());
+  function draw() {
+    drawing.abort();  // what is still on its way is of another datapoint
+    const {signal} = drawing = new AbortController();
+    return drawOne((path, query) => ask(path, query, signal), signal);
+  }
+  async function drawOne(ask, signal) {
+    const one = shown.value, two = box.checked ? other.value : null;
     const words = {key: one.key, nth: one.nth, ...(two ? {with: two.key, with_nth: two.nth} : {})};
     history.replaceState(null, "", location.pathname + "?" + new URLSearchParams(words));
     title.textContent = `rank ${one.rank}: ${nameOf(one)}` + (two ? ` and ${nameOf(two)}` : "");
-    const details = await ask(base + "/pages/datapoint", {key: one.key, nth: one.nth});
-    if (mine !== number) return;
+    let details;
+    try {
+      details = await ask(base + "/pages/datapoint", {key: one.key, nth: one.nth});
+    } catch (error) {
+      if (error.name !== "AbortError") body.replaceChildren(appendElement("p", error.message, undefined, "state bad"));
+      return;
+    }
+    if (signal.aborted) return;
     body.style.minHeight = body.offsetHeight + "px";  // nothing jumps while pictures come
     body.replaceChildren();
     if (!two) fillScalars(body, details);
@@ -109,7 +111,7 @@ async function showDatapoint({root, base, ask, download, addressOf, run, link, p
     const where = {key: one.key, nth: one.nth};
     if (two) await fillPairs({parent: body, base, ask, details, one, two});
     else await fillTensors({parent: body, base, ask, download, where, details});
-    if (mine === number) body.style.minHeight = "";
+    if (!signal.aborted) body.style.minHeight = "";
   }
   await draw();
 }

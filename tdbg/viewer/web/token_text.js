@@ -39,6 +39,7 @@ function fillTokens(card, {path, words, values}) {
       span.style.color = paint ? (0.299 * red + 0.587 * green + 0.114 * blue > 120 ? "#000" : "#fff") : "";
       span.title = chosen ? `[${at}] ${shown(value)}` : `[${at}]`;
     });
-    told.textContent = paint ? `${chosen.name}: from ${shown(low)} (dark) to ${shown(top)} (light)` : "";
+    const colours = low < 0 && top > 0 ? "blue: negative, white: 0, red: positive; " : "", [dark, light] = colours ? ["", ""] : [" (dark)", " (light)"];
+    told.textContent = paint ? `${chosen.name}: ${colours}from ${shown(low)}${dark} to ${shown(top)}${light}` : "";
   }
 }
