@@ -81,8 +81,8 @@ class Watched:
         self.page.wait_for_selector(DRAWN.format("/runs"), state="attached")
 
     def _note_failure(self, request: Any) -> None:
-        is_left = "/pages/" in request.url and request.failure == "net::ERR_ABORTED"  # another datapoint was chosen
-        if not request.url.endswith("/events") and not is_left:  # a stream ends with its page
+        # A page that is left, or on which another datapoint is chosen, ends what it had asked for.
+        if request.failure != "net::ERR_ABORTED":
             self.complaints.append(f"failed: {request.url}")
 
     def show(self, path: str) -> Page:
