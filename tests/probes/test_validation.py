@@ -368,6 +368,20 @@ def test_evaluation_in_train_mode_of_batches_cut_by_hand(
     assert finding.code == "TD-C012" and finding.severity == "error" and finding.first_step == every
 
 
+def test_the_last_evaluation_of_a_run_is_told_at_once_on_an_accelerator(
+    start_watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step comes after it, with which what waits would be read."""
+    monkeypatch.setattr("tdbg.probes.validation.on_host", lambda tensor: False)
+    watched = start_watch(**FLAG)
+    model = Loss()
+    train_by_hand(model, nn.Module.train, steps=6)
+    with torch.no_grad():
+        loss_of_the_model(model)
+    watched.monitor.finish_run()
+    assert judge_codes(watched, tmp_path) == ["TD-C012"]
+
+
 def loss_in_eval_mode(model: nn.Module) -> None:
     loss_of_the_model(model.eval())
     model.train()

@@ -115,6 +115,7 @@ class Validation(EveryUpdate):
         self._in_a_row = 0
         self._evaluated = self.monitor.eval_calls
         self._counts_all = False
+        self._has_ended = False
         self._said: set[str] = set()
         self._feed: Source = None  # the dataset of the last batch
         self._trained_feed: Source = None
@@ -274,6 +275,7 @@ class Validation(EveryUpdate):
         self._miss_evaluation()
 
     def run_ends(self) -> None:
+        self._has_ended = True
         self._counts_all = self._is_alone()  # the monitor has counted the calls with gradients on by now
         self._end_pass()
         for one in self._ended:
@@ -342,7 +344,7 @@ class Validation(EveryUpdate):
 
         if equal is None:
             self.emit(told, step=ended.step)
-        elif on_host(equal):
+        elif on_host(equal) or self._has_ended:  # no step is to come, with which it would be read
             emit_pass(equal.tolist(), None)
         else:
             self.monitor.read_late(equal, emit_pass)
