@@ -121,7 +121,7 @@ class Validation(EveryUpdate):
         self._trained_feed: Source = None
         self._batches = self._own_batches = 0  # since the last update or pass
         self._left = LeftInEvalMode(self.monitor.trained_roots_in_train_mode)
-        self._loss_roots = LossRoots(self.monitor.roots_that_return_losses)
+        self._loss_roots = LossRoots(self.monitor.places_of_losses)
 
     def detach(self) -> None:
         if self._pass is not None:
@@ -185,7 +185,7 @@ class Validation(EveryUpdate):
         is_trained = unwrap_module(module) in self.monitor.trained_roots_in_train_mode
         if not (module.training and is_trained) or torch.is_grad_enabled():
             return None
-        return HandCutBatches(self._loss_roots.is_one(module))
+        return HandCutBatches(self._loss_roots.find_place(module))
 
     def _look_at_average(self, module: AveragedModel) -> None:
         """Is an average evaluated that nothing has updated?"""
@@ -233,6 +233,7 @@ class Validation(EveryUpdate):
             add_gradient_hook(tensor, _Arrived(now))
 
     def backward_begins(self, loss: Tensor | None) -> None:
+        self._loss_roots.record_backward(self.monitor.sent_backward)
         self._end_pass()
 
     def before_update(self, optimizer: Optimizer) -> None:
