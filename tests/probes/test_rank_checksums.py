@@ -174,6 +174,7 @@ def test_shards_over_all_ranks_are_data_parallel_where_nothing_else_shards(
     batches = [event.values for event in list_observations(train_model(start_watch, 4, wrap), "rank-batches", "BATCH")]
     assert [batch["is_split"] for batch in batches] == [not is_data_parallel] * 4
     assert [batch["wrapped"] for batch in batches] == [is_data_parallel] * 4
+    assert [bool(batch.get("sharded")) for batch in batches] == [is_data_parallel] * 4
 
 
 def replicate_head(net: Net) -> nn.Module:

@@ -209,6 +209,14 @@ def test_ranks_that_come_to_train_on_the_same_data_are_named(make_stream: Any) -
     assert finding.title == "ranks 0-1 train on the same data: 3 of 3 batches looked at were equal, from step 104 on"
 
 
+def test_under_fsdp_alone_the_same_data_is_a_note(make_stream: Any) -> None:
+    """The ranks may hold parts of the sequence of one batch, over the group of all ranks."""
+    batches = make_same_batches(1, 2, 3, sharded=True)
+    (finding,) = run_ranks(make_stream(), batches, batches).judge_stream().findings
+    assert (finding.code, finding.severity) == ("TD-R009", "info")
+    assert finding.try_next.startswith("if each rank holds a part of the sequence, ignore this")
+
+
 def test_an_input_that_becomes_equal_beside_one_that_differs_is_a_note(make_stream: Any) -> None:
     own = [
         [
