@@ -171,6 +171,9 @@ def _list_on_meshes(root: nn.Module) -> Iterator[Replicas]:
     Shards that FSDP2 keeps on several ranks (HSDP) and parameters of `replicate()`, which both keep equal to the bit,
     and what tensor parallelism leaves whole.
     """
+    named = [(path, parameter) for path, parameter in root.named_parameters() if tensors.is_sharded(parameter)]
+    if not named:
+        return
     whole = {
         id(p)
         for module in root.modules()
@@ -180,9 +183,7 @@ def _list_on_meshes(root: nn.Module) -> Iterator[Replicas]:
     has_fsdp = any(_has_base(module, "FSDPModule") for module in root.modules())
     # By the mesh and not its id: tensors on one mesh may hold equal ones that torch has kept of other operations.
     by_dimension: dict[tuple[Any, int, bool, bool], list[tuple[str, Tensor]]] = {}
-    for path, parameter in root.named_parameters():
-        if not tensors.is_sharded(parameter):
-            continue
+    for path, parameter in named:
         mesh: Any = parameter.device_mesh  # type: ignore[attr-defined]
         places: Any = parameter.placements  # type: ignore[attr-defined]
         for dimension, place in enumerate(places):
@@ -191,8 +192,8 @@ def _list_on_meshes(root: nn.Module) -> Iterator[Replicas]:
                 # The shards of one that tensor parallelism has split are _StridedShard, which is no Shard.
                 is_sharded = len(places) > 1 and not places[1].is_replicate()
                 is_hybrid = is_whole or (has_fsdp and dimension == 0 and is_sharded)
-                named = by_dimension.setdefault((mesh, dimension, is_hybrid, is_whole), [])
-                named.append((clean_path(path), parameter))
+                alike = by_dimension.setdefault((mesh, dimension, is_hybrid, is_whole), [])
+                alike.append((clean_path(path), parameter))
     for (mesh, dimension, is_hybrid, is_whole), parameters in by_dimension.items():
         group = _list_along_dimension(mesh, dimension)
         if len(group) > 1:
