@@ -19,6 +19,9 @@ EQUAL_LOOKS = 3  # without a wrapper: equal and changing in so many consecutive 
 ROUNDED_SHARE = 1e-3  # of its norm, by which what tensor parallelism replicates may differ: ranks compute it themselves
 LASTING_LOOKS = 2  # in a row that differ
 SHOWN = 3
+LOADED_APART = "ranks that initialised or loaded the model differently"
+FULLY_SHARD_COPIES_NOTHING = f"{LOADED_APART}: fully_shard copies no weights between replicas"
+REPLICATE_COPIES_NOTHING = f"{LOADED_APART}: replicate() copies no weights between replicas"
 TENSOR_PARALLEL = (
     "likely: with sequence parallelism, gradients of replicated parameters (norms) are not summed over the"
     " tensor-parallel ranks",
@@ -195,12 +198,9 @@ class ReplicasDrift(Rule):
             since = f"from the first look on, after step {first.step}"
             cause = "weights initialised, loaded or replaced after DistributedDataParallel was made"
             if replicas.hybrid:
-                made = "replicate()" if replicas.whole else "fully_shard"
-                cause = (
-                    f"ranks that initialised or loaded the model differently: {made} copies no weights between replicas"
-                )
+                cause = REPLICATE_COPIES_NOTHING if replicas.whole else FULLY_SHARD_COPIES_NOTHING
             if replicas.replicated:
-                cause = "ranks that initialised or loaded the model differently"
+                cause = LOADED_APART
         elif replicas.replicated:
             cause, try_next = TENSOR_PARALLEL
         elif replicas.whole:
