@@ -222,8 +222,7 @@ class OptimizerReport(Probe):
         for root in roots:
             self._frozen.add_frozen(root.parameters())
         holders = self._collect_holders()
-        if any(known in holders for known in self._frozen.reported):
-            self._resolve_unfrozen()
+        self._resolve_unfrozen(holders)
         unregistered = self._follow_unregistered(roots, holders)
         if self.monitor.step + 1 < SETTLED_STEPS:
             return
@@ -251,8 +250,8 @@ class OptimizerReport(Probe):
         if not graded or watch is None or not watch.is_of(graded):
             self._unfrozen = ValueWatch(graded, step) if graded else None
             return []
-        watch.compare(graded, self.monitor.read_late)
-        return graded if not watch.is_changed and step - watch.step >= UNFROZEN_STEPS else []
+        watch.compare(graded, step, self.monitor.read_late)
+        return graded if not watch.is_changed and watch.compared - watch.step >= UNFROZEN_STEPS else []
 
     def _follow_unregistered(self, roots: Iterable[nn.Module], holders: Collection[int]) -> list[Unregistered]:
         """The parameters in plain containers that get gradients and that nothing has updated for some steps.
@@ -271,11 +270,11 @@ class OptimizerReport(Probe):
         if not found or watch is None or not watch.is_of(parameters):
             self._unregistered = ValueWatch(parameters, step) if found else None
             return []
-        watch.compare(parameters, self.monitor.read_late)
+        watch.compare(parameters, step, self.monitor.read_late)
         if watch.is_changed:
             self._resolve("changed")
             return []
-        return list(found.values()) if step - watch.step >= UNUSED_STEPS else []
+        return list(found.values()) if watch.compared - watch.step >= UNUSED_STEPS else []
 
     def _resolve(self, why: str) -> None:
         """The unregistered parameters told before turn out to be no fault."""
@@ -330,15 +329,28 @@ class OptimizerReport(Probe):
         if unfrozen and self._unfrozen is not None:
             seen.unfrozen, seen.unfrozen_count = [named.name_of(p) for p in unfrozen[:MAX_NAMES]], len(unfrozen)
             seen.unfrozen_since = self._unfrozen.step
-            self._frozen.reported = list(map(id, unfrozen))
-            self.monitor.optimizers.when_held(list(unfrozen), lambda: self.guard.call_guarded(self._resolve_unfrozen))
+            self._frozen.reported = list(map(weakref.ref, unfrozen))
+            self._await_unfrozen(unfrozen)
         self.emit(seen)
 
-    def _resolve_unfrozen(self) -> None:
-        """An optimizer was given the unfrozen parameters after all."""
-        if self._frozen.reported:
+    def _await_unfrozen(self, parameters: Sequence[Tensor]) -> None:
+        self.monitor.optimizers.when_held(parameters, lambda: self.guard.call_guarded(self._notice_held))
+
+    def _notice_held(self) -> None:
+        """An optimizer was given some of the unfrozen parameters: the others are waited for."""
+        holders = self._collect_holders()
+        if missing := self._resolve_unfrozen(holders):
+            self._await_unfrozen(missing)
+
+    def _resolve_unfrozen(self, holders: Collection[int]) -> list[Tensor]:
+        """Tell it where optimizers hold all unfrozen parameters that were told of; else those that none holds."""
+        alive = [parameter for ref in self._frozen.reported if (parameter := ref()) is not None]
+        missing = [parameter for parameter in alive if id(parameter) not in holders]
+        if not missing:
             self._frozen.reported = []
+        if alive and not missing:
             self.emit(ParameterCoverage(resolved="unfrozen held"))
+        return missing
 
     def _were_replaced(self, left_out: Sequence[Tensor], trainable: Sequence[Tensor]) -> bool:
         """True if the optimizers hold, in place of each of these, a tensor like it that no gradient reaches.

@@ -66,6 +66,7 @@ class RankBatches(Probe):
         seen = BatchChecksums(
             group=group_of(wrappers[0]) if wrappers else list(range(count_ranks())),
             wrapped=bool(wrappers) or fully_sharded,
+            sharded=fully_sharded or None,
             is_split=_is_split(module, fully_sharded=fully_sharded),
             names=[path.partition(".")[2] or path for path, _ in found],
         )

@@ -16,6 +16,7 @@ from tdbg.runtime.checksums import checksum_pieces, join_pieces, read_values, sa
 from tdbg.runtime.rerun_alone import count_ranks
 from tdbg.runtime.root_modules import clean_path, unwrap_module
 from tdbg.runtime.sampling import view_sample
+from tdbg.runtime.torch_compat import list_parameters_of_fsdp2
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -96,6 +97,7 @@ class RankWeights(EveryUpdate):
             group, wrapped, hybrid = list(replicas.group), replicas.wrapped, replicas.hybrid
             seen = WeightChecksums(group=group, wrapped=wrapped, hybrid=hybrid, module=place)
             seen.replicated, seen.look_part = replicas.replicated or None, part or None
+            seen.whole = replicas.whole or None
             if names != self._names.get((place, part)):
                 seen.names = self._names[place, part] = names
             self._read_checksums([data for _, _, data in found], seen, step)
@@ -145,6 +147,7 @@ class Replicas(NamedTuple):
     wrapped: bool = False  # those of a DistributedDataParallel module
     hybrid: bool = False  # the same shards of each, which FSDP2 keeps on several ranks
     replicated: bool = False  # what another dimension of a mesh replicates
+    whole: bool = False  # hybrid, and whole parameters: those of `replicate()`
 
 
 def list_replicas(monitor: "Monitor") -> Iterator[Replicas]:
@@ -165,26 +168,40 @@ def list_replicas(monitor: "Monitor") -> Iterator[Replicas]:
 def _list_on_meshes(root: nn.Module) -> Iterator[Replicas]:
     """What the dimensions of device meshes replicate: the mesh says on which ranks.
 
-    Shards that FSDP2 keeps on several ranks (HSDP), which it keeps equal to the bit, and what tensor parallelism leaves
-    whole.
+    Shards that FSDP2 keeps on several ranks (HSDP) and parameters of `replicate()`, which both keep equal to the bit,
+    and what tensor parallelism leaves whole.
     """
-    has_fsdp = any(one.__name__ == "FSDPModule" for module in root.modules() for one in type(module).__mro__)
+    named = [(path, parameter) for path, parameter in root.named_parameters() if tensors.is_sharded(parameter)]
+    if not named:
+        return
+    whole = {
+        id(p)
+        for module in root.modules()
+        if _has_base(module, "ReplicateModule")
+        for p in list_parameters_of_fsdp2(module)
+    }
+    has_fsdp = any(_has_base(module, "FSDPModule") for module in root.modules())
     # By the mesh and not its id: tensors on one mesh may hold equal ones that torch has kept of other operations.
-    by_dimension: dict[tuple[Any, int, bool], list[tuple[str, Tensor]]] = {}
-    for path, parameter in root.named_parameters():
-        if not tensors.is_sharded(parameter):
-            continue
+    by_dimension: dict[tuple[Any, int, bool, bool], list[tuple[str, Tensor]]] = {}
+    for path, parameter in named:
         mesh: Any = parameter.device_mesh  # type: ignore[attr-defined]
         places: Any = parameter.placements  # type: ignore[attr-defined]
         for dimension, place in enumerate(places):
             if place.is_replicate():
-                is_hybrid = has_fsdp and dimension == 0 and len(places) > 1 and places[1].is_shard()
-                named = by_dimension.setdefault((mesh, dimension, is_hybrid), [])
-                named.append((clean_path(path), parameter))
-    for (mesh, dimension, is_hybrid), parameters in by_dimension.items():
+                is_whole = dimension == 0 and id(parameter) in whole
+                # The shards of one that tensor parallelism has split are _StridedShard, which is no Shard.
+                is_sharded = len(places) > 1 and not places[1].is_replicate()
+                is_hybrid = is_whole or (has_fsdp and dimension == 0 and is_sharded)
+                alike = by_dimension.setdefault((mesh, dimension, is_hybrid, is_whole), [])
+                alike.append((clean_path(path), parameter))
+    for (mesh, dimension, is_hybrid, is_whole), parameters in by_dimension.items():
         group = _list_along_dimension(mesh, dimension)
         if len(group) > 1:
-            yield Replicas(group, parameters, hybrid=is_hybrid, replicated=not is_hybrid)
+            yield Replicas(group, parameters, hybrid=is_hybrid, replicated=not is_hybrid, whole=is_whole)
+
+
+def _has_base(module: nn.Module, name: str) -> bool:
+    return any(one.__name__ == name for one in type(module).__mro__)
 
 
 def _list_along_dimension(mesh: Any, dimension: int) -> tuple[int, ...]:

@@ -70,6 +70,7 @@ class LeftInEvalMode(ObservingRule[Reported]):
             evidence=[
                 f"{seen.root} was updated {format_count(seen.updates, 'time')} in eval mode, and never in train mode"
             ],
-            cause="model.train() was never called: from_pretrained() returns a model in eval mode",
+            cause="likely: model.eval() was called, or the model comes from from_pretrained(), which returns it in"
+            " eval mode",
             try_next="call model.train() before the first step, if dropout is meant to be at work",
         )

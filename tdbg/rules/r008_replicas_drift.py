@@ -19,6 +19,14 @@ EQUAL_LOOKS = 3  # without a wrapper: equal and changing in so many consecutive 
 ROUNDED_SHARE = 1e-3  # of its norm, by which what tensor parallelism replicates may differ: ranks compute it themselves
 LASTING_LOOKS = 2  # in a row that differ
 SHOWN = 3
+LOADED_APART = "ranks that initialised or loaded the model differently"
+FULLY_SHARD_COPIES_NOTHING = f"{LOADED_APART}: fully_shard copies no weights between replicas"
+REPLICATE_COPIES_NOTHING = f"{LOADED_APART}: replicate() copies no weights between replicas"
+TENSOR_PARALLEL = (
+    "likely: with sequence parallelism, gradients of replicated parameters (norms) are not summed over the"
+    " tensor-parallel ranks",
+    "all-reduce these gradients over the tensor-parallel group",
+)
 
 Look = dict[str, tuple[str, Number | None]]  # name of a parameter -> its checksum and norm
 
@@ -39,6 +47,7 @@ class _Replicas:
     wrapped: bool = False  # DDP, FSDP2 or a mesh keeps them equal
     hybrid: bool = False
     replicated: bool = False
+    whole: bool = False  # of replicate()
     parts: defaultdict[int, _Part] = field(default_factory=lambda: defaultdict(_Part))
     apart_looks: int = 0  # of any part, in a row
     equal_step: int | None = None  # of any part
@@ -71,13 +80,12 @@ class ReplicasDrift(Rule):
 
     What it does: Each rank has a checksum of 64 elements of each parameter on record, before updates of the
     opening inspection and at doubling intervals afterwards. They are compared by name and shape where the
-    records of all ranks are read; nothing is exchanged in the run. Parameters of DistributedDataParallel, and
-    shards that FSDP2 keeps on several ranks (a mesh of two dimensions, HSDP), must be equal at every check. What
-    any other dimension of a device mesh replicates (the norms of a tensor-parallel model) must be equal but for
-    rounding: a thousandth of its norm.
-    Without such a wrapper (gradients averaged by hand) ranks count as replicas once they
-    were equal in three consecutive checks, with weights that changed in between. It speaks when they differ in
-    two consecutive checks, or in the last one.
+    records of all ranks are read; nothing is exchanged in the run. Parameters of DistributedDataParallel,
+    shards that FSDP2 keeps on several ranks (a mesh of two dimensions, HSDP), and parameters of `replicate()`
+    must be equal at every check. Of what any other dimension of a device mesh replicates (the norms of a
+    tensor-parallel model) the norms of the sampled elements may differ by 0.1 %. Without such a wrapper
+    (gradients averaged by hand) ranks count as replicas once they were equal in three consecutive checks, with
+    weights that changed in between. It speaks when they differ in two consecutive checks, or in the last one.
 
     Why it matters: DDP averages gradients and never compares weights. Once they differ, each rank trains
     another model, the average fits none of them, and the checkpoint of rank 0 is one of several. The loss may
@@ -91,12 +99,14 @@ class ReplicasDrift(Rule):
     on the rank; the model called past its wrapper (`model.module(x)`); parameters replaced after
     `DistributedDataParallel` was made, which has no hooks on them; `no_sync` around the last backward of a
     step. Differences from the first look on: weights initialised or loaded after the wrapper was made; with
-    `fully_shard`, which copies nothing between replicas, ranks that drew their weights from different seeds. With
-    sequence parallelism the gradients of norms are parts, which must be summed over the tensor-parallel ranks.
+    `fully_shard` and `replicate`, which copy nothing between replicas, ranks that drew their weights from
+    different seeds. With sequence parallelism the gradients of norms are parts, which must be summed over the
+    tensor-parallel ranks.
 
-    Thresholds: Any difference. Parameters that every dimension of their mesh shards, those that DDP ignores, and
-    modules with a local SGD hook are left out; so are buffers, which may differ. Of more than 256 parameters each
-    check after the first eight steps compares another part.
+    Thresholds: Any difference; 0.1 % of the norm for parameters that another mesh dimension replicates.
+    Parameters that every dimension of their mesh shards, those that DDP ignores, and modules with a local SGD
+    hook are left out; so are buffers, which may differ. Of more than 256 parameters each check after the first
+    eight steps compares another part.
     """
 
     code = "TD-R008"
@@ -125,6 +135,7 @@ class ReplicasDrift(Rule):
             replicas = self._replicas[key]
             replicas.hybrid = replicas.hybrid or seen.hybrid
             replicas.replicated = replicas.replicated or bool(seen.replicated)
+            replicas.whole = replicas.whole or bool(seen.whole)
             replicas.wrapped = replicas.wrapped or seen.wrapped or seen.hybrid or replicas.replicated
             part = replicas.parts[seen.look_part or 0]
             self._compare_looks(replicas, part, step, looks)
@@ -177,10 +188,8 @@ class ReplicasDrift(Rule):
         plain = [one.rpartition(" [")[0] for one in first.names]
         differ = "differs" if len(plain) == 1 else "differ"
         total = len(first.looks[key.ranks[0]])
-        since, cause = (
-            f"since step {first.step}, equal until step {part.equal_step}",
-            "a rank does what others do not",
-        )
+        since, cause = f"since step {first.step}, equal until step {part.equal_step}", "a rank does what others do not"
+        try_next = "compare what the ranks do before that step: clipping, model.module(...), no_sync, loading a checkpoint late"
         if (
             part.equal_step is None and replicas.equal_step is not None
         ):  # of a part that is looked at for the first time
@@ -189,11 +198,13 @@ class ReplicasDrift(Rule):
             since = f"from the first look on, after step {first.step}"
             cause = "weights initialised, loaded or replaced after DistributedDataParallel was made"
             if replicas.hybrid:
-                cause = "ranks that initialised or loaded the model differently: fully_shard copies no weights between replicas"
+                cause = REPLICATE_COPIES_NOTHING if replicas.whole else FULLY_SHARD_COPIES_NOTHING
             if replicas.replicated:
-                cause = "ranks that initialised or loaded the model differently"
+                cause = LOADED_APART
         elif replicas.replicated:
-            cause = "gradients of what tensor parallelism replicates are not summed over its ranks, as sequence parallelism needs"
+            cause, try_next = TENSOR_PARALLEL
+        elif replicas.whole:
+            cause = "a rank does what others do not, or gradients that replicate() does not average"
         elif replicas.wrapped and not replicas.hybrid:
             cause = "a rank does what others do not, or gradients that bypass the DDP wrapper"
         return self.make_finding(
@@ -209,6 +220,6 @@ class ReplicasDrift(Rule):
                 ),
             ],
             cause=cause,
-            try_next="compare what the ranks do before that step: clipping, model.module(...), no_sync, loading a checkpoint late",
+            try_next=try_next,
             grade="from weights",
         )

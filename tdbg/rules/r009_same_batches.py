@@ -14,6 +14,8 @@ from tdbg.rules._rank_looks import GroupKey, RankLooks
 from tdbg.rules.text import format_ranks
 
 EQUAL_LOOKS = 3
+OWN_PART = "give each rank its own part of the data: DistributedSampler(dataset), set_epoch(epoch)"
+SHARDED = "if each rank holds a part of the sequence, ignore this; else "
 
 Batch = dict[str, str]  # path of an input -> checksum
 
@@ -65,6 +67,7 @@ class _Input:
 class _Ranks:
     inputs: dict[str, _Input] = field(default_factory=dict)  # by path
     said: bool = False
+    sharded: bool = False  # by FSDP, without DDP: the ranks may also hold parts of one sequence
 
     def find_equal_inputs(self) -> tuple[frozenset[int], dict[str, _Streak], bool] | None:
         """The ranks with most equal inputs, these inputs, and whether they are all that vary; None without any."""
@@ -88,7 +91,9 @@ class SameBatches(Rule):
     What it does: In the opening inspection and its later looks each rank has a checksum of 256 elements of each
     input of its first call in a step on record. They are compared where the records of all ranks are read. It
     speaks when three looks or more in a row, with three different batches, were equal on several ranks: a
-    warning if that goes for all inputs that change from step to step, a note if only for some of them.
+    warning if that goes for all inputs that change from step to step, a note if only for some of them. Where FSDP
+    shards the model and no DistributedDataParallel wraps it, it is always a note: the ranks may hold parts of the
+    sequence of one batch.
 
     Why it matters: With N ranks on the same data an epoch costs N times as much and the batch is no larger than
     one rank's. Loss and weights look well: nothing tells it apart from a run on one rank.
@@ -124,6 +129,7 @@ class SameBatches(Rule):
         batch = dict(zip(seen.names, seen.checksums, strict=False))
         found: list[Finding] = []
         for key, step, looks in self._looks.collect_rank(process, seen.group, 0, seen.step, batch):
+            self._ranks[key].sharded = self._ranks[key].sharded or bool(seen.sharded)
             found += self._compare_batches(key, step, looks)
         return found
 
@@ -137,9 +143,11 @@ class SameBatches(Rule):
         if equal is None:
             return ()
         ranks.said = True
-        return self.report_once(self._given, self._make_equal_finding(*equal))
+        return self.report_once(self._given, self._make_equal_finding(*equal, sharded=ranks.sharded))
 
-    def _make_equal_finding(self, found: frozenset[int], equal: dict[str, _Streak], is_all: bool) -> Finding:
+    def _make_equal_finding(
+        self, found: frozenset[int], equal: dict[str, _Streak], is_all: bool, *, sharded: bool
+    ) -> Finding:
         least = min(equal.values(), key=lambda one: one.looks)
         what = (
             "train on the same data"
@@ -149,7 +157,7 @@ class SameBatches(Rule):
         return self.make_finding(
             f"{format_ranks(found)} {what}: {least.looks} of {format_count(least.looks, 'batch')} looked at were equal, from step"
             f" {least.first_step} on",
-            severity=self.severity if is_all else "info",
+            severity=self.severity if is_all and not sharded else "info",
             first_step=least.first_step,
             rank=min(found),
             phase="input",
@@ -158,6 +166,6 @@ class SameBatches(Rule):
                 for name, streak in list(equal.items())[:3]
             ],
             cause="a loader without a DistributedSampler, or the same seed for the order of all ranks",
-            try_next="give each rank its own part of the data: DistributedSampler(dataset), set_epoch(epoch)",
+            try_next=SHARDED * sharded + OWN_PART,
             grade="local",
         )

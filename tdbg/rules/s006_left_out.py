@@ -6,7 +6,7 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import ParameterCoverage
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, join_limited
-from tdbg.rules import RULES
+from tdbg.rules import RULES, add_grade, overwrite_finding
 from tdbg.rules._kinds import KindsRule
 
 CAUSES = {
@@ -44,7 +44,7 @@ class LeftOut(KindsRule):
         TD-S006 warning: 2 of 24 trainable parameters are in no parameter group: head2.weight, head2.bias, rank 0
         TD-S006 warning: 6 parameters in Net.layers (list) are in no parameter group: layers[0].weight,
         layers[0].bias, layers[1].weight, ..., rank 0
-        TD-S006 warning: 12 unfrozen parameters are held by no optimizer, with gradients since step 201:
+        TD-S006 warning: 12 unfrozen parameters are in no optimizer; gradients seen from step 201:
         backbone.0.weight, backbone.0.bias, backbone.2.weight, ..., rank 0
 
     What to do: Build the optimizer after the model is complete, or `add_param_group` what came later. Hold layers
@@ -57,7 +57,7 @@ class LeftOut(KindsRule):
     of the same shapes without gradients: then the layers were replaced after it was built. Of layers in a list any
     share counts, once their gradients have been there for 5 steps and their values have stayed; those in eval mode
     inside a model in train mode are left alone. If an optimizer holds them later, or the program updates them
-    itself, the finding becomes a note. So does that of unfrozen parameters once an optimizer holds them.
+    itself, the finding becomes a note. So does that of unfrozen parameters once optimizers hold all of them.
     """
 
     code = "TD-S006"
@@ -70,7 +70,8 @@ class LeftOut(KindsRule):
         if seen.resolved in RESOLVED:
             self._resolve(process, seen)
         for kind, where, names, count in _list_faults(seen):
-            if not self.is_news(process, kind):
+            is_news = self.is_news(process, kind)
+            if not is_news and not (kind == "unfrozen" and self._is_resolved(process, kind)):
                 continue
             found = self.make_finding(
                 f"{where}: {join_limited(names, 3, count)}, {process.display_name}",
@@ -82,7 +83,15 @@ class LeftOut(KindsRule):
                 cause=CAUSES[kind],
                 try_next=TRY.get(kind, TRY["forgotten"]),
             )
-            yield kind, found
+            if is_news:
+                yield kind, found
+            else:  # others than those that an optimizer holds by now
+                overwrite_finding(self._given[kind][0], add_grade(found, seen))
+
+    def _is_resolved(self, process: ProcessDir, kind: str) -> bool:
+        """True if what this process told has become a note."""
+        first = self._given[kind][0] if self._given[kind] else None
+        return first is not None and first.severity == "info" and self._is_origin(first, process)
 
     def _resolve(self, process: ProcessDir, seen: ParameterCoverage) -> None:
         """What was found of the same rank is a note after all, and says why."""
@@ -103,7 +112,7 @@ def _list_faults(seen: ParameterCoverage) -> Iterator[tuple[str, str, list[str],
     if seen.unfrozen:
         count = seen.unfrozen_count or 0
         held = format_count(count, "unfrozen parameter", "is")
-        where = f"{held} held by no optimizer, with gradients since step {seen.unfrozen_since}"
+        where = f"{held} in no optimizer; gradients seen from step {seen.unfrozen_since}"
         yield "unfrozen", where, seen.unfrozen, count
     if seen.unregistered:
         count = seen.unregistered_count or 0

@@ -160,10 +160,12 @@ class LossWatch:
             loss = self._loss_of(losses)
             if not self._search.over:
                 self._search.search_roots()
+            self._state.sent_backward = losses
             self._dispatcher.dispatch("backward_begins", loss)
             if loss is not None:
                 self._record_loss(loss)
         finally:
+            self._state.sent_backward = None
             self._begun_at = time.perf_counter()
             self._budget.charge("backward_begins", self._begun_at - begun)
 

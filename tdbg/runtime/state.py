@@ -46,7 +46,8 @@ class State:
         self.in_update: Optimizer | None = None
         self.update_thread = 0  # the thread that began it
         self.trained_roots_in_train_mode: IdentityKeys[nn.Module, None] = IdentityKeys()  # as far as a probe has seen
-        self.roots_that_return_losses: IdentityKeys[nn.Module, bool] = IdentityKeys()  # in training, likewise
+        self.places_of_losses: IdentityKeys[nn.Module, str | None] = IdentityKeys()  # in what a root returns, likewise
+        self.sent_backward: object = None  # what backward was called with, while it is told that it begins
         self.inspected: list[str] = []  # the probes that the opening inspection added
         self.stayed: list[str] | None = (
             None  # those of them that were kept when it was over; None: it is not, or never was

@@ -15,7 +15,7 @@ class FrozenParameters:
 
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Tensor]] = {}
-        self.reported: list[int] = []  # the ids of those that were told of as held by no optimizer
+        self.reported: list[weakref.ref[Tensor]] = []  # those that were told of as held by no optimizer
 
     def add_frozen(self, parameters: Iterable[Tensor]) -> None:
         """Remember those of them that are frozen now."""

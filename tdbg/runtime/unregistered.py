@@ -108,6 +108,7 @@ class ValueWatch:
 
     def __init__(self, parameters: Sequence[Tensor], step: int) -> None:
         self.step = step
+        self.compared = step  # the step of the last comparison whose result is there
         self.is_changed = False
         self._refs = [weakref.ref(parameter) for parameter in parameters]
         self._versions = [tensors.read_version(parameter) for parameter in parameters]
@@ -119,12 +120,15 @@ class ValueWatch:
             ref() is parameter for ref, parameter in zip(self._refs, parameters, strict=True)
         )
 
-    def compare(self, parameters: Sequence[Tensor], read_late: Callable[[Tensor, Callable[..., None]], None]) -> None:
+    def compare(
+        self, parameters: Sequence[Tensor], step: int, read_late: Callable[[Tensor, Callable[..., None]], None]
+    ) -> None:
         """Compare with the first step's; values on an accelerator are read one step late."""
         if [tensors.read_version(parameter) for parameter in parameters] != self._versions:
             self.is_changed = True
         now = _sample(parameters)
         if now is None or self._values is None:
+            self.compared = step
             return
         if now.shape != self._values.shape or now.device != self._values.device:
             self.is_changed = True
@@ -132,11 +136,12 @@ class ValueWatch:
         # NaN differs from NaN: weights that are lost are somebody else's news
         changed = (now != self._values).any().reshape(1).float()
         if tensors.on_host(changed):
-            self._enter(changed.tolist())
+            self._enter(changed.tolist(), step)
         else:
-            read_late(changed, lambda values, record: self._enter(values))
+            read_late(changed, lambda values, record: self._enter(values, step))
 
-    def _enter(self, values: Sequence[float]) -> None:
+    def _enter(self, values: Sequence[float], step: int) -> None:
+        self.compared = step
         self.is_changed = self.is_changed or values[0] != 0.0
 
 

@@ -156,7 +156,39 @@ def test_of_lines_that_are_all_unlike_few_are_kept(fake_clock: SimpleNamespace) 
     for step, name in enumerate(names):
         printed.add_text(f"{name} 0.5", step, "train")
     printed.parse_waiting()
-    assert [row[2] for row in feed.rows] == list(range(1 + MAX_WAITING + MAX_SHAPES))
+    assert [row[2] for row in feed.rows] == [
+        *range(1 + MAX_WAITING + MAX_SHAPES),
+        *range(len(names) - KEPT, len(names)),
+    ]
+    assert feed.left_out["printed"] == len(names) - len(feed.rows), "nothing is dropped without a word"
+
+
+def test_the_last_score_is_kept_among_lines_that_are_all_unlike(fake_clock: SimpleNamespace) -> None:
+    feed = Recording()
+    printed = PrintedNumbers(feed)  # type: ignore[arg-type]
+    for place in range(MAX_WAITING + MAX_SHAPES + 20):
+        printed.add_text(f"loading {chr(97 + place // 26) * 2}{chr(97 + place % 26)}", place, "train")
+    printed.add_text("test accuracy 0.91", 200, "eval")
+    printed.add_text("loading aaa", 201, "train")
+    printed.parse_waiting()
+    assert [row[1:3] for row in feed.rows] == [({"test_accuracy": 0.91}, 200)]
+
+
+def test_another_thread_may_print_while_what_waits_is_taken(fake_clock: SimpleNamespace) -> None:
+    class Lines(list[Any]):
+        """Another thread gets its turn as these are read."""
+
+        def __iter__(self) -> Any:
+            printed._add_beyond("another loss 0.5", 2, "train")
+            return super().__iter__()
+
+    feed = Recording()
+    printed = PrintedNumbers(feed)  # type: ignore[arg-type]
+    printed._beyond = {b"one": Lines([("loss 1.0", 1, "train")]), b"two": [("loss 2.0", 1, "train")]}
+    printed.parse_waiting()
+    assert [row[1] for row in feed.rows] == [{"loss": 1.0}, {"loss": 2.0}]
+    printed.parse_waiting()
+    assert len(feed.rows) == 3
 
 
 def test_a_bar_that_is_redrawn_makes_one_row_a_step(fake_clock: SimpleNamespace) -> None:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from tdbg.probes.validation import eval_mode_updates
+
 FLAG = {"flags": {"VALIDATION": True}, "max_overhead": 1e6}
 
 
@@ -229,6 +231,36 @@ def test_a_model_in_eval_mode_from_the_start_is_a_note(
     (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity, finding.first_step) == ("TD-C021", "info", 1)
     assert finding.title == "trained in eval mode from the start: Net, 1 dropout layer off, rank 0"
+
+
+@pytest.mark.parametrize("student_first", [False, True])
+def test_a_student_in_eval_mode_is_noted_beside_its_teacher_which_is_soon_left_alone(
+    start_watch: Any, tmp_path: Path, student_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A teacher in eval mode whose calls do not switch gradients off."""
+    checked: list[nn.Module] = []
+    original = eval_mode_updates._has_graded_parameters
+
+    def check(optimizer: Any, root: nn.Module) -> bool:
+        checked.append(root)
+        return original(optimizer, root)
+
+    monkeypatch.setattr(eval_mode_updates, "_has_graded_parameters", check)
+    watched = start_watch(**FLAG)
+    student, teacher, other = Net().eval(), Net().eval(), nn.Linear(4, 2)
+    teacher.requires_grad_(False)
+    steps = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (other, student)]
+    for (x,) in make_batches(30):
+        student.zero_grad()
+        first, second = (student, teacher) if student_first else (teacher, student)
+        ((first(x) - second(x)).square().mean() + other(x).mean()).backward()
+        for optimizer in steps:
+            optimizer.step()
+    (finding,) = judge_watch(watched, tmp_path)
+    assert (finding.code, finding.severity, finding.first_step) == ("TD-C021", "info", 1)
+    (told,) = list_observations(watched, "validation", "EVAL_MODE_UPDATES")
+    assert told.text == "Net trains in eval mode since step 1: 1 dropout layer and 1 batch norm layer off"
+    assert 1 <= checked.count(teacher) <= 3
 
 
 def test_the_train_mode_of_earlier_steps_is_remembered(start_watch: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
@@ -173,6 +174,7 @@ def test_shards_over_all_ranks_are_data_parallel_where_nothing_else_shards(
     batches = [event.values for event in list_observations(train_model(start_watch, 4, wrap), "rank-batches", "BATCH")]
     assert [batch["is_split"] for batch in batches] == [not is_data_parallel] * 4
     assert [batch["wrapped"] for batch in batches] == [is_data_parallel] * 4
+    assert [bool(batch.get("sharded")) for batch in batches] == [is_data_parallel] * 4
 
 
 def replicate_head(net: Net) -> nn.Module:
@@ -188,6 +190,57 @@ def test_what_a_mesh_replicates_is_told_apart_from_what_it_shards(start_watch: A
     first, *_ = list_observations(train_model(start_watch, 4, replicate_head), "rank-weights", "WEIGHTS")
     assert first.values["replicated"] and not first.values["hybrid"] and first.values["group"] == [0, 1]
     assert first.values["names"] == ["head.weight [2, 8]", "head.bias [2]"]
+
+
+@pytest.fixture
+def eight_rank_world() -> Iterator[None]:
+    """Likewise of eight ranks."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    yield
+    dist.destroy_process_group()
+
+
+def shard_a_split_model_on_two_replicas(net: Net) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "tensor"))
+    parallelize_module(net, mesh["tensor"], {"body": ColwiseParallel(), "head": RowwiseParallel()})
+    net.head.bias.requires_grad_(True)
+    return fully_shard(net, mesh=mesh["replicate", "shard"])
+
+
+def replicate_whole(net: Net) -> nn.Module:
+    mesh = init_device_mesh("cpu", (8,))
+    return replicate(net, mesh=mesh)  # type: ignore[no-any-return]
+
+
+def replicate_a_split_model(net: Net) -> nn.Module:
+    mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("replicate", "tensor"))
+    parallelize_module(net, mesh["tensor"], {"body": ColwiseParallel(), "head": RowwiseParallel()})
+    return replicate(net, mesh=mesh["replicate"])  # type: ignore[no-any-return]
+
+
+ALL_NAMES = ["body.weight [8, 16]", "body.bias [8]", "head.weight [2, 8]", "head.bias [2]"]
+
+
+DATA_PARALLEL: list[tuple[Any, list[int], bool | None]] = [
+    (shard_a_split_model_on_two_replicas, [0, 4], None),
+    (replicate_whole, list(range(8)), True),
+    (replicate_a_split_model, [0, 2, 4, 6], True),
+]
+
+
+def test_copies_that_data_parallelism_keeps_are_not_taken_for_those_of_tensor_parallelism(
+    start_watch: Any, eight_rank_world: None
+) -> None:
+    for wrap, copies, whole in DATA_PARALLEL:  # in one world: torch remembers the groups of equal meshes
+        watched = train_model(start_watch, 4, wrap)
+        watched.monitor.detach()
+        first = [one for one in list_observations(watched, "rank-weights", "WEIGHTS") if one.step == 1]
+        told = {tuple(look.values["group"]): look.values for look in first}
+        kept = told.pop(tuple(copies))
+        assert kept["names"] == ALL_NAMES and kept.get("whole") == whole
+        assert kept["hybrid"] and not kept.get("replicated")
+        assert [values["names"] for values in told.values()] == [["head.bias [2]"]] * len(told)
+        assert all(values["replicated"] and group == (0, 1) for group, values in told.items())
 
 
 class Wide(Net):

@@ -9,6 +9,7 @@ import torch
 from probes.judging import judge_watch, list_observations
 from torch import Tensor, nn
 
+from tdbg.runtime import tensors
 from tdbg.runtime.change_watch import ChangeWatch
 
 WIDTH, UNFROZEN_AT, STEPS = 8, 70, 100
@@ -73,7 +74,7 @@ def test_what_is_unfrozen_and_not_given_to_an_optimizer_is_named(
     latest = 1 + 2 * layers // 200 + (8 if by_flag else 1)  # a flag alone looks at every eighth step
     assert finding.first_step is not None and UNFROZEN_AT < finding.first_step <= UNFROZEN_AT + latest
     assert finding.title.startswith(
-        f"{unfrozen} unfrozen parameters are held by no optimizer, with gradients since step {finding.first_step}:"
+        f"{unfrozen} unfrozen parameters are in no optimizer; gradients seen from step {finding.first_step}:"
         f" backbone.{layers - unfrozen // 2}.weight"
     )
 
@@ -159,6 +160,57 @@ def test_what_is_added_late_is_a_note(start_watch: Any, tmp_path: Path, how: Cal
     assert list_codes(seen, tmp_path) == [("TD-S006", "info")]
     (*_, last) = list_observations(seen, "optimizer", "COVERAGE")
     assert last.text == "an optimizer now holds the parameters that were unfrozen"
+
+
+def _add_half_of_them(run: Run) -> None:
+    run.optimizers[0].add_param_group({"params": list(run.net.backbone[2:].parameters())})
+
+
+def test_one_that_is_added_late_excuses_no_other(start_watch: Any, tmp_path: Path) -> None:
+    seen = start_inspected(start_watch, by_flag=False)
+    Run().take_steps(STEPS, _add_at(12, _add_half_of_them))
+    assert list_codes(seen, tmp_path) == [("TD-S006", "warning")]
+
+
+def test_what_is_added_late_in_two_parts_is_a_note(start_watch: Any, tmp_path: Path) -> None:
+    def change(run: Run) -> None:
+        _add_at(12, _add_half_of_them)(run)
+        if run.number == UNFROZEN_AT + 16:
+            run.optimizers[0].add_param_group({"params": list(run.net.backbone[:2].parameters())})
+
+    seen = start_inspected(start_watch, by_flag=False)
+    Run().take_steps(STEPS, change)
+    assert list_codes(seen, tmp_path) == [("TD-S006", "info")]
+
+
+def test_layers_that_are_unfrozen_later_are_named_after_others_were_added(start_watch: Any, tmp_path: Path) -> None:
+    def change(run: Run) -> None:
+        if run.number in (UNFROZEN_AT, UNFROZEN_AT + 20):
+            run.net.backbone[3 if run.number == UNFROZEN_AT else 2].requires_grad_(True)
+        if run.number == UNFROZEN_AT + 8:
+            run.optimizers[0].add_param_group({"params": list(run.net.backbone[3].parameters())})
+
+    seen = start_inspected(start_watch, by_flag=False)
+    Run().take_steps(STEPS + 10, change)
+    (finding,) = [one for one in judge_watch(seen, tmp_path) if one.code == "TD-S006"]
+    assert finding.severity == "warning" and "backbone.2.weight" in finding.title
+    assert "backbone.3" not in finding.title and (finding.first_step or 0) > UNFROZEN_AT + 20
+
+
+def test_on_an_accelerator_a_comparison_is_waited_for(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the program updates past the count of writes is known a step later alone: looks are eight steps apart."""
+    monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
+    seen = start_watch(**FLAG)
+
+    def update_data(run: Run) -> None:
+        if run.number == UNFROZEN_AT:
+            _unfreeze(run)
+        for parameter in run.net.backbone.parameters():
+            if parameter.grad is not None:
+                parameter.data.sub_(1e-3 * parameter.grad)
+
+    Run().take_steps(STEPS, update_data)
+    assert not [one for one in list_observations(seen, "optimizer", "COVERAGE") if one.values.get("unfrozen")]
 
 
 def test_the_parameters_that_want_gradients_are_counted_over_the_roots() -> None:

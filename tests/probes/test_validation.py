@@ -286,7 +286,10 @@ def two_tasks() -> None:
 def test_training_is_not_taken_for_evaluation(start_watch: Any, tmp_path: Path, run: Program) -> None:
     watched = start_watch(**FLAG)
     run()
-    assert judge_codes(watched, tmp_path) == []
+    found = [(one.code, one.severity) for one in judge_watch(watched, tmp_path)]
+    assert found == ([("TD-C021", "info")] if run is frozen_normalisation else []), (
+        "a mode that may be chosen is a note"
+    )
     assert not [event for event in list_passes(watched) if event.values["faults"]]
     if run in (frozen_normalisation, two_tasks):
         assert not list_passes(watched)
@@ -368,6 +371,20 @@ def test_evaluation_in_train_mode_of_batches_cut_by_hand(
     assert finding.code == "TD-C012" and finding.severity == "error" and finding.first_step == every
 
 
+def test_the_last_evaluation_of_a_run_is_told_at_once_on_an_accelerator(
+    start_watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step comes after it, with which what waits would be read."""
+    monkeypatch.setattr("tdbg.probes.validation.on_host", lambda tensor: False)
+    watched = start_watch(**FLAG)
+    model = Loss()
+    train_by_hand(model, nn.Module.train, steps=6)
+    with torch.no_grad():
+        loss_of_the_model(model)
+    watched.monitor.finish_run()
+    assert judge_codes(watched, tmp_path) == ["TD-C012"]
+
+
 def loss_in_eval_mode(model: nn.Module) -> None:
     loss_of_the_model(model.eval())
     model.train()
@@ -439,6 +456,79 @@ def test_what_computes_no_loss_of_new_batches_is_no_evaluation(
     watched = start_watch(**FLAG)
     train_by_hand(model, evaluation, returns_loss=returns_loss)
     assert judge_codes(watched, tmp_path) == []
+
+
+class Several(Net):
+    """Returns more than its answer, whether a loss is wanted or not: a part of one, a temperature, a value."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+        out = super().forward(x)
+        if self.kind == "experts":
+            return out, out.softmax(-1).mean(0).square().sum()
+        if self.kind == "autoencoder":
+            return (out - x[:, :2]).square().mean(), out.square().mean() * self.scale.exp()
+        if self.kind == "two towers":
+            return out, out.flip(0), self.scale.exp()
+        return out.log_softmax(-1), out.mean()
+
+
+def train_several(model: Several, evaluation: Callable[[nn.Module], object]) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(12):
+        if step % 4 == 0:
+            with torch.no_grad():
+                evaluation(model)
+        x, y = cut_batch()
+        optimizer.zero_grad()
+        out = model(x)
+        if model.kind == "autoencoder":
+            loss = out[0] + 0.1 * out[1]
+        elif model.kind == "two towers":
+            loss = nn.functional.cross_entropy(out[0] @ out[1].T * out[2], torch.arange(4))
+        else:
+            loss = nn.functional.cross_entropy(out[0], y) + 0.01 * out[1].square()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["experts", "autoencoder", "two towers", "actor and critic"])
+def test_numbers_that_are_no_loss_make_no_evaluation(start_watch: Any, tmp_path: Path, kind: str) -> None:
+    """New batches are sampled or embedded in train mode."""
+    watched = start_watch(**FLAG)
+    train_several(Several(kind), sampled_whole)
+    watched.monitor.finish_run()
+    assert judge_codes(watched, tmp_path) == []
+
+
+def sampled_whole(model: nn.Module) -> None:
+    for _ in range(10):
+        model(torch.randn(4, 4))
+
+
+@pytest.mark.parametrize("scaler", [None, 1024.0])
+def test_a_loss_that_is_divided_before_backward_is_known(
+    start_watch: Any, tmp_path: Path, scaler: float | None
+) -> None:
+    """As gradients are accumulated, with a GradScaler or without one."""
+    watched = start_watch(**FLAG)
+    model = Loss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(12):
+        if step % 4 == 0:
+            with torch.no_grad():
+                loss_of_the_model(model)
+        optimizer.zero_grad()
+        for _ in range(2):
+            _, loss = model(*cut_batch())
+            scaled = loss / 2
+            (scaled * torch.tensor(scaler) if scaler else scaled).backward()
+        optimizer.step()
+    assert judge_codes(watched, tmp_path) == ["TD-C012"]
 
 
 def test_the_loss_of_a_batch_beside_every_step_is_no_evaluation(start_watch: Any, tmp_path: Path) -> None:

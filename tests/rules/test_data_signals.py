@@ -43,6 +43,19 @@ def test_shards_that_two_ranks_hold_must_be_equal_from_the_first_look_on(make_st
     assert "fully_shard copies no weights" in finding.cause
 
 
+@pytest.mark.parametrize(
+    ("first", "cause"), [(1, "replicate() copies no weights"), (3, "that replicate() does not average")]
+)
+def test_what_replicate_keeps_on_each_rank_has_a_cause_of_its_own(make_stream: Any, first: int, cause: str) -> None:
+    values = {"wrapped": False, "hybrid": True, "whole": True}
+    found = [
+        [*make_agreeing(*range(1, first), **values), *(make_weights(at, f"{rank}{at}", **values) for at in (3, 4))]
+        for rank in "pq"
+    ]
+    (finding,) = run_ranks(make_stream(), *found).judge_stream().findings
+    assert cause in finding.cause and "tensor" not in finding.cause
+
+
 def test_replicas_that_drift_apart_are_named_with_the_steps(make_stream: Any) -> None:
     one = [*make_agreeing(1, 2), make_weights(3, "p", "b3"), make_weights(4, "q", "b4")]
     other = [*make_agreeing(1, 2), make_weights(3, "r", "b3"), make_weights(4, "s", "b4")]
@@ -121,7 +134,8 @@ def test_what_a_mesh_replicates_may_differ_by_rounding(make_stream: Any, norms: 
     ]
     findings = run_ranks(make_stream(), *found).judge_stream().findings
     assert [one.code for one in findings] == ["TD-R008"] * drifts
-    assert all("tensor parallelism replicates are not summed" in one.cause for one in findings)
+    assert all(one.cause.startswith("likely: with sequence parallelism") for one in findings)
+    assert all("over the tensor-parallel group" in one.try_next for one in findings)
 
 
 ALONE = {"wrapped": False}
@@ -193,6 +207,14 @@ def test_ranks_that_come_to_train_on_the_same_data_are_named(make_stream: Any) -
     (finding,) = run_ranks(make_stream(), own[0] + later, own[1] + later).judge_stream().findings
     assert finding.code == "TD-R009" and finding.severity == "warning" and finding.first_step == 104
     assert finding.title == "ranks 0-1 train on the same data: 3 of 3 batches looked at were equal, from step 104 on"
+
+
+def test_under_fsdp_alone_the_same_data_is_a_note(make_stream: Any) -> None:
+    """The ranks may hold parts of the sequence of one batch, over the group of all ranks."""
+    batches = make_same_batches(1, 2, 3, sharded=True)
+    (finding,) = run_ranks(make_stream(), batches, batches).judge_stream().findings
+    assert (finding.code, finding.severity) == ("TD-R009", "info")
+    assert finding.try_next.startswith("if each rank holds a part of the sequence, ignore this")
 
 
 def test_an_input_that_becomes_equal_beside_one_that_differs_is_a_note(make_stream: Any) -> None:

@@ -16,6 +16,7 @@ class BatchChecksums(Observed):
         "the model is inside a DistributedDataParallel module, or sharded by FSDP over all ranks and nothing else",
         False,
     )
+    sharded: bool | None = doc("true where FSDP shards the model over all ranks, and no DDP wraps it")
     is_split: bool = doc(
         "the model is sharded otherwise, or the program has groups of fewer ranks than the world", False
     )

@@ -18,6 +18,9 @@ class WeightChecksums(Observed):
     replicated: bool | None = doc(
         "true for parameters that another dimension of a device mesh replicates, as tensor parallelism does with norms"
     )
+    whole: bool | None = doc(
+        "true for parameters of torch's replicate(), which stay whole on each rank; hybrid as well"
+    )
     look_part: int | None = doc(
         "index of the part of the parameters that this look reads, of models with more than 256; left out for part 0"
     )
@@ -29,5 +32,6 @@ class WeightChecksums(Observed):
     def text(self) -> str:
         """How many parameters, and of whom."""
         how = "under DDP" if self.wrapped else "under HSDP" if self.hybrid else "without a wrapper"
+        how = "under replicate()" if self.whole else how
         how = "replicated on a mesh" if self.replicated else how
         return f"checksums of {format_count(len(self.checksums), 'parameter')} {how}, on {format_count(len(self.group), 'rank')}"

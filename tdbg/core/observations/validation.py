@@ -90,15 +90,10 @@ class EvalModeUpdates(Observed):
 
     def text(self) -> str:
         """Since when."""
-        if self.from_start:
-            return (
-                f"{self.root} has been updated in eval mode from the start, step {self.since}: {self.dropouts} dropout and"
-                f" {format_count(self.norms, 'batch norm layer')} off"
-            )
-        return (
-            f"{self.root} has been updated in eval mode since step {self.since}, after the evaluation that followed step"
-            f" {self.evaluated}: {self.dropouts} dropout and {format_count(self.norms, 'batch norm layer')} off"
-        )
+        layers = (self.dropouts, "dropout layer"), (self.norms, "batch norm layer")
+        off = " and ".join(format_count(count, noun) for count, noun in layers if count)
+        after = "" if self.from_start else f", after the evaluation that followed step {self.evaluated}"
+        return f"{self.root} trains in eval mode since step {self.since}{after}: {off or 'no layer'} off"
 
 
 class IdleAverage(Observed):

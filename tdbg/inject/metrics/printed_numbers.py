@@ -46,6 +46,8 @@ class PrintedNumbers:
         self._waiting: deque[tuple[str, int, str]] = deque()
         self._beyond: dict[bytes, list[tuple[str, int, str]]] = {}  # by shape, since so many wait
         self._dropped: dict[bytes, int] = {}  # of these
+        self._unlike: deque[tuple[str, int, str]] = deque(maxlen=KEPT)  # of further shapes: the last ones
+        self._unlike_count = 0  # how many of these came
         self._told_apart = self._burst = 0  # how many texts came beyond, and beyond those
         self._latest: tuple[str, int, str] | None = None  # of the burst
         self._due = 0.0
@@ -54,8 +56,8 @@ class PrintedNumbers:
     def add_text(self, text: str, step: int, phase: str) -> None:
         """Queue a text of one or more lines, printed in ``phase`` (train, eval or nothing) after ``step`` steps."""
         waiting = self._waiting
-        if text.startswith("\r") and waiting and waiting[-1][0].startswith("\r"):
-            waiting.pop()  # a progress bar that is redrawn
+        if text.startswith("\r"):
+            self._drop_drawn_bar(waiting)
         if len(waiting) < MAX_WAITING:
             waiting.append((text[:MAX_CHARS], step, phase))
         elif self._told_apart < MAX_BEYOND:
@@ -66,6 +68,16 @@ class PrintedNumbers:
         now = time.perf_counter()
         if now >= self._due and self._feed.hears:
             self.parse_waiting(now)
+
+    @staticmethod
+    def _drop_drawn_bar(waiting: deque[tuple[str, int, str]]) -> None:
+        """A progress bar that is redrawn. Another thread may be parsing what waits."""
+        try:
+            last = waiting.pop()
+        except IndexError:
+            return
+        if not last[0].startswith("\r"):
+            waiting.append(last)
 
     def _add_beyond(self, text: str, step: int, phase: str) -> None:
         """Keep a few more lines of each shape, of one that is printed in each step and one that is printed seldom alike."""
@@ -79,14 +91,20 @@ class PrintedNumbers:
             known.append((text, step, phase))
         elif len(self._beyond) < MAX_SHAPES:
             self._beyond[shape] = [(text, step, phase)]
+        else:
+            self._unlike_count += 1
+            self._unlike.append((text, step, phase))
 
     def _take_beyond(self) -> list[tuple[str, int, str]]:
         """What waits beyond the queue, by its step; nothing of it is left."""
-        found = sorted((one for lines in self._beyond.values() for one in lines), key=itemgetter(1))
+        beyond, self._beyond = self._beyond, {}  # first: another thread may print meanwhile
+        unlike, self._unlike = self._unlike, deque(maxlen=KEPT)
+        found = [one for lines in list(beyond.values()) for one in list(lines)]
+        found = sorted([*found, *list(unlike)], key=itemgetter(1))
         if self._latest is not None:
             found.append(self._latest)
-        self._beyond, self._dropped, self._latest = {}, {}, None
-        self._told_apart = self._burst = 0
+        self._dropped, self._latest = {}, None
+        self._told_apart = self._burst = self._unlike_count = 0
         return found
 
     def reset_after_fork(self) -> None:
@@ -99,7 +117,9 @@ class PrintedNumbers:
         begun = time.perf_counter() if begun is None else begun
         self._waiting, waiting = deque(), self._waiting
         dropped, burst, latest = self._dropped, self._burst, self._latest
+        unlike, unlike_count = self._unlike, self._unlike_count
         waiting.extend(self._take_beyond())
+        self._count_unlike(unlike, unlike_count)
         while waiting:
             entry = text, step, phase = waiting.popleft()
             results = [find_results(line) for line in text.splitlines()]
@@ -112,6 +132,13 @@ class PrintedNumbers:
         spent = time.perf_counter() - begun
         self._due = begun + max(PAUSE_S, SHARE * spent)
         self._feed.record_cost(spent)
+
+    def _count_unlike(self, kept: deque[tuple[str, int, str]], count: int) -> None:
+        """Count the results in lines of further shapes that were dropped: as many of them as of those that are kept."""
+        if count > len(kept) > 0:
+            with_results = sum(any(map(find_results, text.splitlines())) for text, _, _ in kept)
+            if with_results:
+                self._feed.leave_out(DROPPED, -(-(count - len(kept)) * with_results // len(kept)))
 
     def _record_results(self, found: dict[str, float], step: int, phase: str) -> None:
         """Give the results of a line to the feed, unless they are those of the line before (a bar that is redrawn)."""

@@ -115,12 +115,13 @@ class Validation(EveryUpdate):
         self._in_a_row = 0
         self._evaluated = self.monitor.eval_calls
         self._counts_all = False
+        self._has_ended = False
         self._said: set[str] = set()
         self._feed: Source = None  # the dataset of the last batch
         self._trained_feed: Source = None
         self._batches = self._own_batches = 0  # since the last update or pass
         self._left = LeftInEvalMode(self.monitor.trained_roots_in_train_mode)
-        self._loss_roots = LossRoots(self.monitor.roots_that_return_losses)
+        self._loss_roots = LossRoots(self.monitor.places_of_losses)
 
     def detach(self) -> None:
         if self._pass is not None:
@@ -184,7 +185,7 @@ class Validation(EveryUpdate):
         is_trained = unwrap_module(module) in self.monitor.trained_roots_in_train_mode
         if not (module.training and is_trained) or torch.is_grad_enabled():
             return None
-        return HandCutBatches(self._loss_roots.is_one(module))
+        return HandCutBatches(self._loss_roots.find_place(module))
 
     def _look_at_average(self, module: AveragedModel) -> None:
         """Is an average evaluated that nothing has updated?"""
@@ -232,6 +233,7 @@ class Validation(EveryUpdate):
             add_gradient_hook(tensor, _Arrived(now))
 
     def backward_begins(self, loss: Tensor | None) -> None:
+        self._loss_roots.record_backward(self.monitor.sent_backward)
         self._end_pass()
 
     def before_update(self, optimizer: Optimizer) -> None:
@@ -274,6 +276,7 @@ class Validation(EveryUpdate):
         self._miss_evaluation()
 
     def run_ends(self) -> None:
+        self._has_ended = True
         self._counts_all = self._is_alone()  # the monitor has counted the calls with gradients on by now
         self._end_pass()
         for one in self._ended:
@@ -342,7 +345,7 @@ class Validation(EveryUpdate):
 
         if equal is None:
             self.emit(told, step=ended.step)
-        elif on_host(equal):
+        elif on_host(equal) or self._has_ended:  # no step is to come, with which it would be read
             emit_pass(equal.tolist(), None)
         else:
             self.monitor.read_late(equal, emit_pass)

@@ -13,6 +13,7 @@ from tdbg.runtime.root_modules import unwrap_module
 LASTING_UPDATES = 3  # in a row
 FROM_START_UPDATES = 10
 FIRST_STEPS = 3  # an update of these is one of the start
+CHECKS = 3  # in a row in which an update had no gradients of a root: it is a teacher, or a frozen part
 
 
 class LeftInEvalMode:
@@ -25,7 +26,8 @@ class LeftInEvalMode:
         self._trained = trained
         self._evaluated: IdentityKeys[nn.Module, _Stretch] = IdentityKeys()
         self._called: weakref.ref[nn.Module] | None = None  # in train mode with gradients, since the last update
-        self._called_in_eval_mode: weakref.ref[nn.Module] | None = None  # likewise
+        self._called_in_eval_mode: IdentityKeys[nn.Module, None] = IdentityKeys()  # likewise, each of them
+        self._unchanged: IdentityKeys[nn.Module, int] = IdentityKeys()  # updates in a row without gradients of a root
         self._from_start: IdentityKeys[nn.Module, _Stretch] = IdentityKeys()  # never updated in train mode
 
     def record_call(self, module: nn.Module, *, graded: bool, step: int) -> None:
@@ -35,16 +37,20 @@ class LeftInEvalMode:
             self._called = weakref.ref(root)
             self._evaluated.pop(root, None)
         elif graded:
-            self._called_in_eval_mode = weakref.ref(root)
+            self._called_in_eval_mode[root] = None
         elif not root.training and root in self._trained:
             self._evaluated.setdefault(root, _Stretch(step))
 
     def record_first_updates(self, optimizer: Optimizer, step: int) -> EvalModeUpdates | None:
         """The same for a model that nothing has put into train mode: ten updates from the first steps on."""
-        root = self._called_in_eval_mode() if self._called_in_eval_mode is not None else None
-        self._called_in_eval_mode = None
-        if root is None or root.training or root in self._trained:
-            return None
+        for root in self._called_in_eval_mode:
+            if root.training or root in self._trained or self._unchanged.get(root, 0) >= CHECKS:
+                self._called_in_eval_mode.pop(root, None)
+            elif (found := self._count_first_update(optimizer, root, step)) is not None:
+                return found
+        return None
+
+    def _count_first_update(self, optimizer: Optimizer, root: nn.Module, step: int) -> EvalModeUpdates | None:
         if root not in self._from_start:
             if step > FIRST_STEPS:
                 return None
@@ -52,9 +58,11 @@ class LeftInEvalMode:
         stretch = self._from_start[root]
         if step == stretch.last or stretch.updates >= FROM_START_UPDATES:
             return None
-        if not _has_graded_parameters(optimizer, root):
+        if not _has_graded_parameters(optimizer, root):  # another optimizer's, or nobody's: asked again some times
+            self._unchanged[root] = self._unchanged.get(root, 0) + 1
             return None
-        stretch.last, stretch.updates = step, stretch.updates + 1
+        self._called_in_eval_mode.pop(root, None)
+        stretch.last, stretch.updates, self._unchanged[root] = step, stretch.updates + 1, 0
         if stretch.updates < FROM_START_UPDATES:
             return None
         found = _build_observation(root, stretch)

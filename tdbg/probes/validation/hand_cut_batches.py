@@ -1,7 +1,8 @@
 """Evaluation on batches that the program cuts itself: told by the losses it computes, as no DataLoader tells it."""
 
 import itertools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from threading import get_ident
 
 import torch
@@ -18,23 +19,46 @@ from tdbg.runtime.torch_hooks import iter_targets
 
 MAX_CALLS = 8  # of a pass whose losses are counted, and whose inputs are compared
 MAX_OUTPUTS = 8  # of a call
+LOOKS = 8  # backward passes after which a model that began none of them at one of its numbers returns no loss
+SCALINGS = ("MulBackward0", "DivBackward0", "MeanBackward0", "SumBackward0", "ToCopyBackward0", "CloneBackward0")
+MAX_SCALINGS = 6  # between the number and what backward is called with
 
 
 class LossRoots:
-    """Which models return a loss from their calls in training: what they return in evaluation is one then, too."""
+    """Which models return their loss from calls in training, and where in it: it is one in evaluation, too.
 
-    def __init__(self, known: IdentityKeys[nn.Module, bool]) -> None:
+    Other numbers that models return (a part of the loss, a temperature, a value) are made whether a loss is wanted or
+    not: a loss is the one at which backward begins.
+    """
+
+    def __init__(self, known: IdentityKeys[nn.Module, str | None]) -> None:
         self._known = known
+        self._returned: IdentityKeys[nn.Module, list[tuple[str, weakref.ref[Tensor]]]] = IdentityKeys()
+        self._looks: IdentityKeys[nn.Module, int] = IdentityKeys()
 
     def record_call(self, module: nn.Module, output: object) -> None:
-        """A root was called in train mode with gradients; the first call tells. Cost: 1 us."""
+        """A root was called in train mode with gradients. Cost: 1 us, once it is known what it returns."""
         root = unwrap_module(module)
         if root not in self._known:
-            self._known[root] = returns_loss(output)
+            self._returned[root] = [
+                (path, weakref.ref(one)) for path, one in _iter_numbers(output) if one.requires_grad
+            ]
 
-    def is_one(self, module: nn.Module) -> bool:
-        """True for a model that returned a loss in training."""
-        return self._known.get(unwrap_module(module), False)
+    def record_backward(self, losses: object) -> None:
+        """Backward begins at these tensors."""
+        if not self._returned:
+            return
+        loss = next(iter(losses), None) if isinstance(losses, list | tuple) and len(losses) == 1 else losses
+        returned, self._returned = self._returned, IdentityKeys()
+        for root, numbers in returned.items():
+            self._looks[root] = self._looks.get(root, 0) + 1
+            found = [path for path, one in numbers if type(loss) is Tensor and _comes_from(loss, one())]
+            if found or self._looks[root] >= LOOKS:
+                self._known[root] = found[0] if found else None
+
+    def find_place(self, module: nn.Module) -> str | None:
+        """Where in its output a model returns its loss; None for one that was not seen to return any."""
+        return self._known.get(unwrap_module(module))
 
 
 class HandCutBatches:
@@ -45,9 +69,9 @@ class HandCutBatches:
     Cost: 50 us a call for the functions, 10 us for the input.
     """
 
-    def __init__(self, returns_loss: bool) -> None:
+    def __init__(self, loss_place: str | None) -> None:
         self.losses = 0  # calls that a loss was made of
-        self._returns_loss = returns_loss
+        self._loss_place = loss_place
         self._inputs: list[tuple[torch.Size, Tensor] | None] = []
         self._is_counted = False  # the loss of the last call
         self._thread = get_ident()
@@ -62,7 +86,7 @@ class HandCutBatches:
         is_known = bool(taken) and not tensors.has_no_data(taken[0])
         self._inputs.append((tensors.shape_of(taken[0]), sample_elements(taken[0])) if is_known else None)
         self._is_counted = False
-        if self._returns_loss and returns_loss(output, graded=False):
+        if self._loss_place is not None and any(path == self._loss_place for path, _ in _iter_numbers(output)):
             self._count_loss()
         elif not is_anything_compiled():
             for owner, name in iter_targets("loss-computed"):
@@ -104,9 +128,23 @@ class HandCutBatches:
         return loss
 
 
-def returns_loss(output: object, *, graded: bool = True) -> bool:
-    """True where a call returned a number on which training can go backward. graded: it must carry a graph."""
-    found = itertools.islice(tensors.iter_tensors(output), MAX_OUTPUTS)
-    return any(
-        tensor.ndim == 0 and tensor.is_floating_point() and (tensor.requires_grad or not graded) for _, tensor in found
-    )
+def _iter_numbers(output: object) -> Iterator[tuple[str, Tensor]]:
+    """The tensors without dimensions in what a call returned, with their places."""
+    for path, tensor in itertools.islice(tensors.iter_tensors(output), MAX_OUTPUTS):
+        if type(tensor) is Tensor and tensor.ndim == 0 and tensor.is_floating_point():
+            yield path, tensor
+
+
+def _comes_from(loss: Tensor, number: Tensor | None) -> bool:
+    """True where the loss is this number, or a multiple of it (accumulation, a scaler)."""
+    if number is None or number.grad_fn is None:
+        return False
+    node, place = loss.grad_fn, loss.output_nr
+    for _ in range(MAX_SCALINGS):
+        if node is None or (node is number.grad_fn and place == number.output_nr):
+            return node is not None
+        before = [one for one in node.next_functions if one[0] is not None]
+        if node.name() not in SCALINGS or len(before) != 1:
+            return False
+        ((node, place),) = before
+    return False
