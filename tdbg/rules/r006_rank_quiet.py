@@ -51,12 +51,13 @@ class RankQuiet(Rule):
     threads. Of ranks that were quiet at the same time, those in a collective wait, and the one that is
     elsewhere, or still in an earlier call, is the one they wait for; of ranks in different calls, those that are
     fewer. Where these are as many, neither is blamed. The same goes for one function called with tensors of
-    different size or type. A rank that computes, saves, compiles or waits for the network is given more time. Where no
-    rank is missed by the others, but none makes progress for four times as long, that is told; so is a rank that
-    gives no sign of life for as long while others wait for it: each gives one every 20 seconds at least.
-    Severity: `warning` while it lasts, `info` if the rank went on, `error` if it never did. Each later wait is a
-    finding of its own (four at most). With the flag DISTRIBUTED a busy rank is reported sooner, and where torch keeps no flight recorder (gloo before
-    torch 2.9, mpi) the collective is known from the calls that Python makes.
+    different size or type. A rank that computes, saves, compiles or waits for the network is given more time.
+    Where no rank is missed by the others, but none makes progress for four times as long, that is told; so is a
+    rank that gives no sign of life for as long while others wait for it: each gives one every 20 seconds at
+    least. Severity: `warning` while it lasts, `info` if the rank went on, `error` if it never did. Each later
+    wait is a finding of its own (four at most). With the flag DISTRIBUTED a busy rank is reported sooner, and
+    where torch keeps no flight recorder (gloo before torch 2.9, mpi) the collective is known from the calls that
+    Python makes.
 
     Why it matters: A hung job dies half an hour later of a timeout that names the ranks which waited, not the one
     which did not come.
@@ -71,9 +72,9 @@ class RankQuiet(Rule):
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
     command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles; never
-    for one that is in a debugger. Four times, a minute at least, and 30 seconds more for a rank without a sign of life; 16
-    times before the process group is there. With the flag DISTRIBUTED these limits are at most ``DISTRIBUTED.quiet_s``, 30
-    seconds.
+    for one that is in a debugger. Four times, a minute at least, and 30 seconds more for a rank without a sign of
+    life; 16 times before the process group is there. With the flag DISTRIBUTED these limits are at most
+    ``DISTRIBUTED.quiet_s``, 30 seconds.
     """
 
     code = "TD-R006"

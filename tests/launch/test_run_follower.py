@@ -217,9 +217,15 @@ def test_progress_line_where_stderr_is_no_terminal(run_stream, capsys):
     assert line.startswith("tdbg: step 100 of 1,000, epoch 1, loss 2.5, lr 0.001")
 
 
+def make_live_rows() -> ProgramRows:
+    """Rows as on a terminal, where all output passes through tdbg."""
+    rows = ProgramRows(passes_all=True)
+    rows.passes_all = rows._sees_all = rows._at_start = True
+    return rows
+
+
 def test_the_live_line_is_wiped_before_anything_else_is_said(run_stream, capsys, monkeypatch):
-    monkeypatch.setattr("tdbg.launch.program_rows.can_redraw_stderr", lambda: True)
-    monkeypatch.setattr("tdbg.core.output._rows", ProgramRows(passes_all=True))
+    monkeypatch.setattr("tdbg.core.output._rows", make_live_rows())
     follower = make_follower(run_stream)
     rank = run_stream.begin_rank()
     run_stream.emit_steps(rank, [2.5] * 10)
@@ -313,8 +319,7 @@ def test_ranks_that_have_all_ended_do_not_hang(run_stream, capsys):
 
 
 def test_beside_a_live_line_no_other_line_says_so(run_stream, capsys, monkeypatch):
-    monkeypatch.setattr("tdbg.launch.program_rows.can_redraw_stderr", lambda: True)
-    monkeypatch.setattr("tdbg.core.output._rows", ProgramRows(passes_all=True))
+    monkeypatch.setattr("tdbg.core.output._rows", make_live_rows())
     follower = make_follower(run_stream)
     for rank in range(2):
         run_stream.emit_steps(run_stream.begin_rank(rank, world=2), [2.5] * 10)

@@ -196,7 +196,7 @@ def test_the_budget_pays_in_short_and_in_long_steps(
     loop.run_steps(LATER_STEPS + 1, rest_s)
     assert not inspection.is_open
     assert FAULTS[fault][0] in judge_codes(watched, tmp_path)
-    while budget.own_s > budget.earned_s(time.perf_counter()) and time.perf_counter() - begun < 90.0:
+    while budget.own_s > budget.earned_by_share_s(time.perf_counter()) and time.perf_counter() - begun < 90.0:
         loop.run_steps(1, rest_s)
     assert budget.own_s <= budget.earned_by_share_s(time.perf_counter()), "what was spent is earned again"
 
