@@ -265,10 +265,11 @@ class Inspection:
             return
         step_s = compute_median(one[0] for one in self._reviewed)
         spent_s = compute_median(one[1] for one in self._reviewed)
-        costs_s = {probe: compute_median(one[2][probe] for one in self._reviewed) for probe in self._staying}
-        dearest = max(costs_s, key=lambda probe: costs_s[probe])
-        is_dear = spent_s > budget.share * step_s and costs_s[dearest] > LEAST_PART * spent_s
-        if is_dear and budget.own_s > budget.earned_s(now):
+        removable = [probe for probe in self._staying if probe.can_be_removed]
+        costs_s = {probe: compute_median(one[2][probe] for one in self._reviewed) for probe in removable}
+        dearest = max(costs_s, key=lambda probe: costs_s[probe], default=None)
+        is_over = spent_s > budget.share * step_s and budget.own_s > budget.earned_s(now)
+        if is_over and dearest is not None and costs_s[dearest] > LEAST_PART * spent_s:
             self._staying -= {dearest}
             self._state.stayed = [name for name in self._state.stayed or () if name != dearest.name]
             self._activate(self._kept)

@@ -31,6 +31,7 @@ class Listener:
     ignores: frozenset[str] = muted  # the old names of the two, which other packages may set
     # Seconds a step that its hooks cost without any look; one of the opening inspection stays where these can be paid.
     presence_s: ClassVar[float] = math.inf
+    can_be_removed: ClassVar[bool] = True  # where its presence turns out to cost more than that
     inspects_evaluation: ClassVar[bool] = False  # looks at the first evaluation pass, however late in the run it comes
     # Waits, at no cost a step, for the first checkpoint after the opening steps.
     inspects_checkpoint: ClassVar[bool] = False

@@ -99,6 +99,7 @@ class DataLoading(Probe):
     name = "dataloader"
     levels = ("advanced", "extreme")
     presence_s = 20e-6
+    can_be_removed = False  # records tell that a loader is waited for, and not at which of its lines
     observations = (
         LoaderMade,
         Batch,

@@ -25,7 +25,7 @@ class Shards(Dataset[torch.Tensor]):
 
 
 def train(slow: bool, workers: int) -> None:
-    numpy.save(FILE, numpy.random.default_rng(0).standard_normal((512, 3072)).astype("float32"))
+    numpy.save(FILE, numpy.random.default_rng(0).standard_normal((1536, 3072)).astype("float32"))
     torch.manual_seed(0)
     how = "fork" if workers else None
     loader = DataLoader(Shards(slow), batch_size=32, shuffle=True, num_workers=workers, multiprocessing_context=how)
