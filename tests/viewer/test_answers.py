@@ -226,7 +226,7 @@ def test_several_curves_are_asked_for_by_name(client: Client) -> None:
     keys = [one["key"] for one in client.ask("/runs/two_ranks/metrics")["series"]][:3]
     found = client.ask("/runs/two_ranks/metrics/curves", keys=json.dumps(keys))
     assert {one["key"] for one in found["curves"]} == set(keys)
-    for wrong in ("[1]", "loss", '{"a": 1}'):
+    for wrong in ("[1]", "loss", '{"a": 1}', "[]"):
         assert client.get("/api/v1/runs/two_ranks/metrics/curves", params={"keys": wrong}).status_code == 400
 
 

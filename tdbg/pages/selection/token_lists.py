@@ -53,23 +53,23 @@ def describe_token_values(datapoint: Datapoint) -> list[dict[str, Any]]:
     """Each list of tokens with numbers of them: what was captured in that length, and the sums of attention."""
     lists = describe_tokens(datapoint)
     by_count: dict[int, list[dict[str, Any]]] = {}
-    room = Room(MAX_ATTENTION_BYTES)
+    budget = ReadBudget(MAX_ATTENTION_BYTES)
     for one in lists:
         count = len(one["words"])
         if count not in by_count:
-            found = islice(_iter_values(datapoint, count, room), MAX_VALUES)
+            found = islice(_iter_values(datapoint, count, budget), MAX_VALUES)
             by_count[count] = [{"name": name, "values": values} for name, values in found]
         one["values"] = by_count[count]
     return lists
 
 
-class Room:
+class ReadBudget:
     """Bytes of attention that one answer still reads."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def take(self, nbytes: int) -> bool:
+    def reserve_bytes(self, nbytes: int) -> bool:
         """True if there was room for so many."""
         if nbytes > self.left:
             return False
@@ -77,7 +77,7 @@ class Room:
         return True
 
 
-def _iter_values(datapoint: Datapoint, count: int, room: Room) -> Iterator[tuple[str, list[float]]]:
+def _iter_values(datapoint: Datapoint, count: int, budget: ReadBudget) -> Iterator[tuple[str, list[float]]]:
     for path, value in datapoint.scalars.items():
         if isinstance(value, list) and len(value) == count and all(isinstance(one, int | float) for one in value):
             yield path, [to_real(one) or 0.0 for one in value]
@@ -87,7 +87,11 @@ def _iter_values(datapoint: Datapoint, count: int, room: Room) -> Iterator[tuple
         try:
             if value_count(tensor.dtype, tensor.shape) == count == max(tensor.shape, default=0):
                 yield path, tensor.array().reshape(-1).astype("f8").tolist()
-            elif tensor.shape[-2:] == (count, count) and count <= MAX_ATTENTION_TOKENS and room.take(tensor.nbytes):
+            elif (
+                tensor.shape[-2:] == (count, count)
+                and count <= MAX_ATTENTION_TOKENS
+                and budget.reserve_bytes(tensor.nbytes)
+            ):
                 yield from _sum_attention(path, tensor, count)
         except TdbgError:  # damaged: the tensor itself tells
             continue

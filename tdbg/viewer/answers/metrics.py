@@ -143,5 +143,7 @@ def _read_names(text: str) -> list[str]:
     try:
         names = msgspec.json.decode(text, type=list[str])
     except msgspec.MsgspecError:
-        raise TdbgError("keys is no list of names", 'write a JSON list, such as ["train/loss"]') from None
+        names = []
+    if not names:
+        raise TdbgError("keys must be a JSON list of names", 'such as ["train/loss"]; leave it out for all')
     return [glob.escape(name) for name in names]
