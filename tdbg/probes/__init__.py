@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
 
 
+def _always() -> bool:
+    return True
+
+
 class Probe(Listener):
     """One thing that watches. Every method is optional; the monitor calls only those a probe overrides.
 
@@ -143,18 +147,22 @@ class Probe(Listener):
         before: "Callable[[tuple[Any, ...], dict[str, object]], None] | None" = None,
         after: "Callable[[float, tuple[Any, ...], dict[str, object], object], None] | None" = None,
         raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
+        due: Callable[[], bool] = _always,
     ) -> None:
         """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions; for functions of torch use `patch_at`.
 
         before(args, kwargs); after(seconds, args, kwargs, result); raised(seconds, args, kwargs, error): each is
         timed, booked on this probe and guarded. Nothing is called once the probe is off, while a batch is run
         again, inside a compiled region, or while a CUDA graph is captured. Put back when the probe is detached.
+        due: false while nothing is to be called before and after; it runs at each call, unguarded and untimed,
+        and calls no function of Python's.
         """
         import torch
 
         from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, is_capturing
 
         guard = self.guard
+        hide_from_compiler(due)
 
         def make_wrapper(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -165,7 +173,7 @@ class Probe(Listener):
                     or call_outside_compiler(is_capturing)
                 ):
                     return original(*args, **kwargs)
-                if before is not None:
+                if before is not None and due():
                     call_outside_compiler(guard.call_guarded, self._run_timed, before, args, kwargs)
                 begun = time.perf_counter()
                 try:
@@ -175,7 +183,7 @@ class Probe(Listener):
                         seconds = time.perf_counter() - begun
                         call_outside_compiler(guard.call_guarded, self._run_timed, raised, seconds, args, kwargs, error)
                     raise
-                if after is not None:
+                if after is not None and due():
                     call_outside_compiler(
                         guard.call_guarded, self._run_timed, after, time.perf_counter() - begun, args, kwargs, result
                     )
@@ -192,11 +200,12 @@ class Probe(Listener):
         before: "Callable[[tuple[object, ...], dict[str, object]], None] | None" = None,
         after: "Callable[[float, tuple[object, ...], dict[str, object], object], None] | None" = None,
         raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
+        due: Callable[[], bool] = _always,
     ) -> None:
         """`patch` at a place of torch's, one of `torch_hooks.PLACES`."""
 
         def patch_function(owner: Any, function: str) -> None:
-            self.patch(owner, function, before=before, after=after, raised=raised)
+            self.patch(owner, function, before=before, after=after, raised=raised, due=due)
 
         self.for_each_function(place, patch_function)
 

@@ -68,11 +68,14 @@ class LoaderWait(Probe):
             begun = time.perf_counter()
             batch = original(iterator)
             ended = time.perf_counter()
-            if monitor.fast_path.steps_left > 0 and guard.call_guarded(
-                self._skip_batch, ended, batch, ended - begun, iterator
+            is_alone = len(monitor.dispatcher.subscribers["batch_taken"]) == 1
+            if (
+                is_alone
+                and monitor.fast_path.steps_left > 0
+                and guard.call_guarded(self._skip_batch, ended, batch, ended - begun, iterator)
             ):
                 return batch
-            if monitor.duty.is_away and len(monitor.dispatcher.subscribers["batch_taken"]) == 1:
+            if monitor.duty.is_away:
                 guard.call_guarded(self._taken_unwatched, ended, batch, ended - begun, iterator)
             else:
                 guard.call_guarded(monitor.dispatch, "batch_taken", ended, batch, ended - begun, iterator)
@@ -81,15 +84,11 @@ class LoaderWait(Probe):
         return __next__
 
     def _skip_batch(self, now: float, batch: object, wait_s: float, loader_iter: "BatchIterator") -> bool:
-        """Note one more batch of a known pass on the fast path; False if another probe listens, or a pass begins."""
+        """Note one more batch of a known pass on the fast path; False if a pass begins."""
         taken = loader_iter._num_yielded
         if now >= self.monitor.duty.until or self.monitor.in_update is not None:
             return False
-        if (
-            taken < 2
-            or id(loader_iter._dataset) != self._key
-            or len(self.monitor.dispatcher.subscribers["batch_taken"]) > 1
-        ):
+        if taken < 2 or id(loader_iter._dataset) != self._key:
             return False
         self._wait_s += wait_s
         self._waited = True
@@ -99,9 +98,12 @@ class LoaderWait(Probe):
         return True
 
     def _taken_unwatched(self, begun: float, *taken: Any) -> None:
-        """The same in a stretch that is hardly watched, where nobody else is to be told."""
+        """The same in a stretch that is hardly watched, in fewer steps than `Monitor.dispatch` takes."""
         if self.on and self.monitor.active:
             self.batch_taken(*taken)
+            for probe, method in self.monitor.dispatcher.subscribers["batch_taken"]:
+                if probe is not self:
+                    probe.guard.call_guarded(method, *taken)
             self.monitor.budget.charge_fast("batch_taken", time.perf_counter() - begun)
 
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:

@@ -20,6 +20,7 @@ class EveryUpdate(Probe):
 
     def hook_updates(self) -> None:
         """Be told of every update from now on."""
+        self.is_told_of_updates = True
         hooks = self.monitor.hooks
         self._update_ears = [
             (hooks.before_each, self._build_listener(self.before_update)),
@@ -34,6 +35,7 @@ class EveryUpdate(Probe):
 
     def unhook_updates(self) -> None:
         """Be told of none, at no cost an update."""
+        self.is_told_of_updates = False
         for listeners, tell in self.__dict__.pop("_update_ears", ()):
             listeners.remove(tell)
 

@@ -12,8 +12,7 @@ from tdbg.runtime.root_modules import Roots, Skip, Target
 from tdbg.runtime.root_search import is_anything_compiled
 from tdbg.runtime.state import State
 
-CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
-KEEPING_SHARE = 0.015  # so much of a step may go into keeping its calls, with which a bad value's origin is found
+KEEPING_PART = 1.5  # times the budget may go into keeping the calls of a step, with which a bad value's origin is found
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
 SKIPPED_STEPS = 32  # so many steps in a row are skipped,
 SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
@@ -34,8 +33,6 @@ class DutyCycle:
     be located; else the hooks are away. In a stretch without updates (``for_calls``) they always are, and nothing but
     a backward pass, an update or a batch brings them back, and a timer where nothing has been trained: calls are not
     seen, nor counted.
-
-    strict: the user named a budget; a glance may then cost no more than that.
     """
 
     def __init__(
@@ -44,15 +41,12 @@ class DutyCycle:
         budget: Budget,
         roots: Roots,
         dispatcher: ProbeDispatcher,
-        *,
-        strict: bool,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._state = state
         self._budget = budget
         self._roots = roots
         self._dispatcher = dispatcher
-        self._strict = strict
         self._clock = clock
         # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
         self.keep_call: Target | None = None
@@ -99,7 +93,7 @@ class DutyCycle:
             return
         if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
             keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
-            self._may_keep = keeping_s <= KEEPING_SHARE * self._step_s
+            self._may_keep = keeping_s <= KEEPING_PART * self._budget.share * self._step_s
             self._begin_stretch(now, self._stretch_end(now), for_calls=False)
 
     def steps_to_skip(self, now: float) -> int:
@@ -205,8 +199,7 @@ class DutyCycle:
                 self.come_back(now)
 
     def _is_too_dear(self, share: float) -> bool:
-        allowed = self._budget.share
-        return share > (allowed if self._strict else max(allowed, CEILING))
+        return share > self._budget.share
 
     def _may_leave(self, now: float) -> bool:
         state = self._state
@@ -216,6 +209,7 @@ class DutyCycle:
             or state.quiet
             or state.rerunning
             or state.inspects_pass
+            or state.step < state.reviewed_until
             or self._dispatcher.subscribers["must_watch"]
         ):
             return False

@@ -16,6 +16,7 @@ LATER_SPARE = 1.25  # so many times what the last look has cost is saved for the
 FIRST_LATER_STEP = 2 * OPENING_STEPS
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
 REVIEW_STEPS = 25  # so many tell whether they cost as little as was expected
+CHECK_STEPS = 4  # from one comparison with what the training was to the next, which finds all caches cold
 LEAST_PART = 0.05  # of what these steps have cost: to let a probe go that has less of it saves nothing
 SETTLING_STEPS = 4  # after a pass, until it and the updates that follow have been judged
 # Of the time since the first step: beyond the part below, steps take at most twice their time on average.
@@ -28,7 +29,8 @@ class Inspection:
     """Adds the probes of the inspection to those of the level until it is over.
 
     load: the classes of these probes. activate: called with them when it begins and with none when it ends. changed: the
-    kind of change that the training went through since it was last called, or nothing.
+    kind of change that the training went through since it was last called, or nothing. is_told_of_updates: whether
+    a probe at work is, watched or not.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class Inspection:
         load: Callable[[], list[type[Listener]]],
         activate: Callable[[Iterable[type[Listener]]], None],
         changed: Callable[[], str] = str,
+        is_told_of_updates: Callable[[type[Listener]], bool] = lambda probe: False,
     ) -> None:
         self._state = state
         self._budget = budget
         self._load = load
         self._activate = activate
         self._changed = changed
+        self._is_told_of_updates = is_told_of_updates
         self._since = self._own_s = self._step_s = 0.0
         self._until = 0  # the step after which it is over; 0: it has not begun
         self.is_open = False
@@ -178,7 +182,7 @@ class Inspection:
     def _has_reason(self) -> bool:
         """True if the training has changed, or a few more steps were asked for."""
         asked, self._is_asked_for = self._is_asked_for, False
-        return bool(self._changed()) or asked
+        return (self._state.step % CHECK_STEPS == 0 and bool(self._changed())) or asked
 
     def _inspect_again(self) -> None:
         """The training has become another one: a few of its steps are looked at as the first were, if that can be paid."""
@@ -245,6 +249,8 @@ class Inspection:
     def _begin_review(self, step: float) -> None:
         """Measure what the steps after this one cost, if a probe is there that could go."""
         self._review_at = step if self._staying else math.inf
+        if self._review_at <= self._state.step:  # at once; looks and passes may come between these steps
+            self._state.reviewed_until = self._state.step + 2 * REVIEW_STEPS
         self._reviewed, self._before = [], None
 
     def _review_presence(self, now: float) -> None:
@@ -263,16 +269,40 @@ class Inspection:
         self._before = now, budget.own_s, parts
         if len(self._reviewed) < REVIEW_STEPS:
             return
+        self._state.reviewed_until = 0
         step_s = compute_median(one[0] for one in self._reviewed)
         spent_s = compute_median(one[1] for one in self._reviewed)
-        removable = [probe for probe in self._staying if probe.can_be_removed]
-        costs_s = {probe: compute_median(one[2][probe] for one in self._reviewed) for probe in removable}
-        dearest = max(costs_s, key=lambda probe: costs_s[probe], default=None)
-        is_over = spent_s > budget.share * step_s and budget.own_s > budget.earned_s(now)
-        if is_over and dearest is not None and costs_s[dearest] > LEAST_PART * spent_s:
-            self._staying -= {dearest}
-            self._state.stayed = [name for name in self._state.stayed or () if name != dearest.name]
-            self._activate(self._kept)
+        over_s = spent_s - budget.share * step_s
+        leaving = self._choose_leaving(over_s, spent_s) if budget.own_s > budget.earned_s(now) else []
+        if leaving:
+            self._let_go(leaving)
             self._begin_review(self._state.step)
         else:
             self._begin_review(2 * self._state.step)
+
+    def _choose_leaving(self, over_s: float, spent_s: float) -> list[type[Listener]]:
+        """The dearest of the probes that stay, until a step costs ``over_s`` less than ``spent_s``.
+
+        What is told of every update keeps a single rank from skipping steps, however little it costs itself.
+        """
+        costs_s = {
+            probe: compute_median(one[2][probe] for one in self._reviewed)
+            for probe in self._staying
+            if probe.can_be_removed
+        }
+        leaving = []
+        for probe in sorted(costs_s, key=lambda probe: -costs_s[probe]):
+            holds_up = self._state.world_size == 1 and self._is_told_of_updates(probe)
+            if over_s > 0.0 and (holds_up or costs_s[probe] > LEAST_PART * spent_s):
+                leaving.append(probe)
+                over_s -= costs_s[probe]
+        return leaving
+
+    def _let_go(self, leaving: list[type[Listener]]) -> None:
+        """These probes stay no longer; one that can wait for a checkpoint at no cost does that."""
+        self._staying -= frozenset(leaving)
+        names = {probe.name for probe in leaving}
+        self._state.stayed = [name for name in self._state.stayed or () if name not in names]
+        if self._budget.allowance_s > self._budget.inspection_s and len(self._checkpoints) < len(CHECKPOINT_KINDS):
+            self._waiting |= frozenset(probe for probe in leaving if probe.inspects_checkpoint)
+        self._activate(self._kept)

@@ -32,6 +32,7 @@ class Listener:
     # Seconds a step that its hooks cost without any look; one of the opening inspection stays where these can be paid.
     presence_s: ClassVar[float] = math.inf
     can_be_removed: ClassVar[bool] = True  # where its presence turns out to cost more than that
+    is_told_of_updates: bool = False  # at every update, watched or not: no step can be skipped while it is
     inspects_evaluation: ClassVar[bool] = False  # looks at the first evaluation pass, however late in the run it comes
     # Waits, at no cost a step, for the first checkpoint after the opening steps.
     inspects_checkpoint: ClassVar[bool] = False

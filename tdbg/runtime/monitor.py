@@ -153,13 +153,18 @@ class Monitor(State):
         self.optimizers = Optimizers(settings.step_optimizer, self.note)
         changes = ChangeWatch(self.optimizers.find_main, self.roots.list_roots, is_anything_compiled)
         self.inspection = Inspection(
-            self, self.budget, self.catalog.load_inspection_probes, self._inspect_with, changes.find_change
+            self,
+            self.budget,
+            self.catalog.load_inspection_probes,
+            self._inspect_with,
+            changes.find_change,
+            self._is_told_of_updates,
         )
         self._planner = Planner(self.budget, Selection.from_settings(settings), strict=strict)
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
         self.recorder = Recorder(settings.keep_steps)
         self.event_buffer = EventBuffer(self.budget, emit=self.emit, log=self._log, become_rank=self._become_rank)
-        self.duty = DutyCycle(self, self.budget, self.roots, self.dispatcher, strict=strict)
+        self.duty = DutyCycle(self, self.budget, self.roots, self.dispatcher)
         self._costs = CostReports(self, settings, self.budget, self.duty, self.emit)
 
     def _make_watchers(self) -> None:
@@ -244,6 +249,9 @@ class Monitor(State):
         """Have these probes at work beside those of the level, until the inspection is over."""
         self._inspecting = list(probes)
         self.activate_probes(self._wanted)
+
+    def _is_told_of_updates(self, cls: type[Listener]) -> bool:
+        return any(probe.is_told_of_updates for probe in self.dispatcher.probes if type(probe) is cls)
 
     def detach(self) -> None:
         """Take every hook and patch away."""

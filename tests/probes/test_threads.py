@@ -320,7 +320,7 @@ def test_the_cost_is_told_while_a_part_of_it_is_booked_for_the_first_time() -> N
     budget.by_part["forward"] = Seconds(0.5)
     dispatcher = ProbeDispatcher(state, CATALOG, lambda cls: cls(None), lambda name, error: None)
     roots = Roots(lambda part, error: None)
-    duty = DutyCycle(state, budget, roots, dispatcher, strict=False)
+    duty = DutyCycle(state, budget, roots, dispatcher)
     cost = CostReports(state, Settings(), budget, duty, lambda event: None).build_cost()
     assert cost.by_part == {"forward": 500.0}
 
@@ -407,7 +407,6 @@ def test_of_two_threads_that_train_the_first_is_watched(start_watch: Any) -> Non
 
 def test_a_stretch_of_skipped_steps_is_of_one_thread(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another thread trains meanwhile is not mixed in, however long it goes on, and ends nothing."""
-    monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
     watched = start_watch(max_overhead=None)
     monitor = watched.monitor
     monitor.budget.change_share(1e-4, time.perf_counter())

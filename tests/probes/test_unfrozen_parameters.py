@@ -10,7 +10,8 @@ from probes.judging import judge_watch, list_observations
 from torch import Tensor, nn
 
 from tdbg.runtime import tensors
-from tdbg.runtime.change_watch import ChangeWatch
+from tdbg.runtime.change_watch import PARAMETERS_A_CHECK, ChangeWatch
+from tdbg.runtime.inspection import CHECK_STEPS
 
 WIDTH, UNFROZEN_AT, STEPS = 8, 70, 100
 FLAG = {"flags": {"OPTIMIZER": True}, "max_overhead": 1e6}
@@ -71,7 +72,8 @@ def test_what_is_unfrozen_and_not_given_to_an_optimizer_is_named(
     run.take_steps(STEPS - UNFROZEN_AT)
     (finding,) = [one for one in judge_watch(seen, tmp_path) if one.code == "TD-S006"]
     assert finding.severity == "warning" and finding.rank == 0
-    latest = 1 + 2 * layers // 200 + (8 if by_flag else 1)  # a flag alone looks at every eighth step
+    # A flag alone looks at every eighth step.
+    latest = CHECK_STEPS * (1 + 2 * layers // PARAMETERS_A_CHECK) + (8 if by_flag else 1)
     assert finding.first_step is not None and UNFROZEN_AT < finding.first_step <= UNFROZEN_AT + latest
     assert finding.title.startswith(
         f"{unfrozen} unfrozen parameters are in no optimizer; gradients seen from step {finding.first_step}:"

@@ -129,7 +129,7 @@ class DataLoading(Probe):
         self._step = -1
         self._looks = 0  # batches since the step changed
         self._feed: Feed | None = None  # where the last batch came from
-        self._indices: list[int] = []  # of the last batch,
+        self._requested: object = None  # by the sampler, for the last batch,
         self._fetched = 0  # samples for it, as far as known,
         self._taken: tuple[weakref.ref[Any], int] | None = None  # its iterator, and its number there
         self._labels: Part | None = None  # of a batch whose model has not answered yet
@@ -151,7 +151,14 @@ class DataLoading(Probe):
         self.patch_at("batch-asked-for", after=self._handle_requested_batch)
         self.patch_at("batch-failed", raised=self._handle_raised_error)
         self.patch_at("workers-begin", before=self._handle_worker_start)
-        self.patch_at("fetch", before=self._handle_fetch, after=self._handle_fetched, raised=self._handle_fetched)
+        fetches = self._lines_of_fetches
+        self.patch_at(
+            "fetch",
+            before=self._handle_fetch,
+            after=self._handle_fetched,
+            raised=self._handle_fetched,
+            due=fetches.is_asked,
+        )
 
     def _handle_worker_start(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not is_in_worker():
@@ -189,11 +196,16 @@ class DataLoading(Probe):
 
     # one batch
 
+    @property
+    def _indices(self) -> list[int]:
+        """Of the last batch, in the dataset."""
+        return list_indices(self._requested)
+
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
         feed = self._feed = self._feeds.find_feed(loader_iter)
-        requested = self._feeds.pop_requested(loader_iter)
-        self._indices, self._fetched = list_indices(requested), count_fetched(loader_iter, requested)
+        requested = self._requested = self._feeds.pop_requested(loader_iter)
+        self._fetched = count_fetched(loader_iter, requested)
         self._taken = weakref.ref(loader_iter), loader_iter._num_yielded
         self._labels = None
         current = feed.now
@@ -220,6 +232,8 @@ class DataLoading(Probe):
         step = self.monitor.step
         self._looks = self._looks + 1 if step == self._step else 1
         self._step = step
+        if self.monitor.duty.is_away:  # the budget pays for no look
+            return
         if not self._should_skip_batch() and self._can_afford(CONTENT):
             with self.work(CONTENT):
                 self._measure_batch(feed, current, batch, wait_s)

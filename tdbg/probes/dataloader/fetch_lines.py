@@ -92,9 +92,9 @@ class FetchLines:
         """End the sampling, and give the means of it back."""
         self.stop_sampling()
         self._pipe.close()
-        if self._board is not None:
-            self._board.close()
-            self._board = None
+        board, self._board = self._board, None
+        if board is not None:
+            board.close()
 
     def stop_sampling(self) -> None:
         """Leave no thread behind: this process is about to fork, or ends."""
@@ -138,6 +138,11 @@ class FetchLines:
             self._tallies[str(message.get("dataset"))].add_message(message)
 
     # in the process that fetches
+
+    def is_asked(self) -> bool:
+        """True while a line is asked for that this process has not told, or its stack is sampled."""
+        board = self._board
+        return self._sampler is not None or (board is not None and board[0] not in (0, self._served))
 
     def fetch_begins(self, fetcher: Any) -> None:
         """A batch is about to be fetched here."""

@@ -48,7 +48,7 @@ MAX_NAMES = 8
 MAX_CENSUSES = 6
 MAX_OOMS = 3
 MAX_SEGMENTS = 2000
-SAMPLE_EVERY_S = 0.04  # a sample costs some 40 us beside other work
+SAMPLE_EVERY_S = 0.1  # a sample costs some 100 us between the kernels of a program
 TELL, PARTS = "memory", "memory-parts"  # kinds of work, in the budget
 UNITS = {"bytes": 1.0, "kib": 1024.0, "mib": 1024.0**2, "gib": 1024.0**3, "tib": 1024.0**4}
 
@@ -74,7 +74,7 @@ class Memory(Probe):
     """Resident and device memory, where in the step it rises, which modules hold it, and whether it creeps.
 
     Reads:  /proc, `resource` (psutil where there is no /proc) and torch.cuda's counters: after the first backward
-            of each step (at most a hundred times a second), at the borders of forward, backward and update of
+            of each step (at most ten times a second), at the borders of forward, backward and update of
             sampled steps; the bytes of parameters, gradients and optimizer state
             once in 500 steps; output sizes of the modules of two steps.
     Emits:  one line a sampled step (EVAL: a call, in a run that only evaluates); MODULES: what holds memory; CREEP, OOM and FULL when there is cause, with the
@@ -118,7 +118,7 @@ class Memory(Probe):
 
     def attach(self) -> None:
         self.patch(sys, "excepthook", before=self._handle_uncaught_error)
-        self.patch_at("backward", after=self._after_backward, raised=self._handle_raised_error)
+        self.patch_at("backward", after=self._after_backward, raised=self._handle_raised_error, due=self._is_sample_due)
 
     def changed(self) -> None:
         if self._looks < ACTIVATION_LOOKS:
@@ -176,11 +176,13 @@ class Memory(Probe):
         """One sample a step for the creep, at the same place in each, whether the step is watched or not."""
         self._sample_memory(self.monitor.step + 1)
 
+    def _is_sample_due(self) -> bool:
+        return time.monotonic() - self._sampled_at >= SAMPLE_EVERY_S
+
     def _sample_memory(self, step: int) -> None:
-        now = time.monotonic()
-        if step == self._sampled_step or now - self._sampled_at < SAMPLE_EVERY_S:
+        if step == self._sampled_step or not self._is_sample_due():
             return
-        self._sampled_step, self._sampled_at = step, now
+        self._sampled_step, self._sampled_at = step, time.monotonic()
         samples = {"host": host_memory.resident_mb()}
         if torch.cuda.is_initialized():
             samples["device"] = torch.cuda.memory_allocated() / MB
