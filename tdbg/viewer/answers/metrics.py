@@ -23,7 +23,7 @@ from tdbg.viewer.run_library import Served
 
 MAX_KEPT = 16  # answers in memory: thinned, so some 100 KB each
 MAX_KEPT_BYTES = 16 << 20  # of all of them as JSON
-QUIET_S = 60.0  # files that were written since then grow: nothing is kept of them
+QUIET_S = 2.0  # a file that was written since then may have been written again at the same time: nothing is kept of it
 States = tuple[tuple[int, int], ...]  # bytes of each file, and when it was written
 Key = tuple[str, tuple[RowsFile, ...], tuple[str, ...], float | None]
 
