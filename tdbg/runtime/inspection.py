@@ -11,7 +11,6 @@ from tdbg.runtime.state import State
 
 OPENING_STEPS = 50
 AGAIN_STEPS = 5  # when the training has become another one
-CHECKPOINT_KINDS = ("load", "save")  # of each the first one after the opening steps is looked at
 LATER_SPARE = 1.25  # so many times what the last look has cost is saved for the next one
 FIRST_LATER_STEP = 2 * OPENING_STEPS
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
@@ -55,7 +54,7 @@ class Inspection:
         self._pass_at = 0  # the step after which the first evaluation pass began, if it came after the opening steps
         self._is_asked_for = False  # to be repeated after this step, although nothing has changed
         self._waiting: frozenset[type[Listener]] = frozenset()  # for a checkpoint, at no cost a step
-        self._checkpoints: set[str] = set()  # kinds that were met after the opening steps
+        self._checkpoints: set[str] = set()  # kinds (load, save) that were met after the opening steps
         self._review_at = math.inf  # from this step on the presence of what stays is measured
         self._reviewed: list[
             tuple[float, float, dict[type[Listener], float]]
@@ -91,7 +90,7 @@ class Inspection:
         return [*self._staying, *self._waiting]
 
     def waits_with(self, probe: type[Listener]) -> bool:
-        """True for a probe that stays only for the first checkpoint after the opening steps, which has not come yet."""
+        """True for a probe that stays for checkpoints alone: it looks at the first of each kind after the opening steps."""
         return probe in self._waiting and not self.is_open and not self._is_asked_for
 
     def has_ended_for(self, probe: type[Listener]) -> bool:
@@ -223,8 +222,6 @@ class Inspection:
         self.is_open = False
         self._budget.close_allowance(now)
         if self._until != OPENING_STEPS:
-            if len(self._checkpoints) == len(CHECKPOINT_KINDS):
-                self._waiting = frozenset()
             self._activate(self._kept)
             return
         self._changed()  # what is compared with from now on
@@ -303,6 +300,6 @@ class Inspection:
         self._staying -= frozenset(leaving)
         names = {probe.name for probe in leaving}
         self._state.stayed = [name for name in self._state.stayed or () if name not in names]
-        if self._budget.allowance_s > self._budget.inspection_s and len(self._checkpoints) < len(CHECKPOINT_KINDS):
+        if self._budget.allowance_s > self._budget.inspection_s:
             self._waiting |= frozenset(probe for probe in leaving if probe.inspects_checkpoint)
         self._activate(self._kept)

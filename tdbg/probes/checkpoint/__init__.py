@@ -91,6 +91,7 @@ class Partial:
     module: "weakref.ref[nn.Module]"
     seen: PartlyLoaded
     watched: list[tuple["weakref.ref[Tensor]", int, list[float]]]
+LONG_S = 0.05  # a save or load that took so long is told also by a probe that rests: to tell it takes 0.1 ms
 
 
 @PROBES.add
@@ -225,7 +226,7 @@ class Checkpoint(EveryUpdate):
             return bool(self._inside.depth == 0)
 
         def handle_result(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
-            if leave_call() and self._is_looking_at(kind):
+            if leave_call() and (self._is_looking_at(kind) or seconds >= LONG_S):
                 then(called, seconds, *read(result, args, kwargs))
 
         def handle_error(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
