@@ -50,6 +50,7 @@ class RankWeights(EveryUpdate):
     name = "rank-weights"
     levels = ("advanced", "extreme")
     presence_s = 2e-6
+    can_be_removed = False  # weights can begin to differ late in a run, and no record tells
     observations = (WeightChecksums,)
 
     def __init__(self, monitor: "Monitor") -> None:
