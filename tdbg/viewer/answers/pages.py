@@ -15,7 +15,7 @@ from tdbg.core.tables import to_json_value
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Listing
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.read.tensor_slices import count_slice_bytes, is_read_whole, iter_slice_bytes
+from tdbg.pages.read.tensor_slices import count_slice_bytes, is_read_whole, iter_slice_bytes, parse_slice
 from tdbg.pages.read.tensor_values import value_count
 from tdbg.pages.render.preview import planes_of, wanted_bytes
 from tdbg.pages.render.region import parse_region
@@ -139,6 +139,7 @@ def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
 @route("GET", f"{API}/runs/{{run}}/pages/datapoint")
 def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, Any]:
     """One datapoint with its tensors; of one that is named the figures, a histogram, and few values."""
+    _check_slice(query.slice)
     with open_run_pages(served, run, query.batch) as pages:
         datapoint = _find_datapoint(pages, query.key, query.nth, query.batch)
         if not query.path:
@@ -193,6 +194,7 @@ def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[st
 @route("GET", f"{API}/runs/{{run}}/pages/raw")
 def send_values(served: Served, run: str, query: RawQuery) -> RawValues:
     """The values of a tensor, or of a slice of it, as bytes in row order; type and shape are in the headers."""
+    _check_slice(query.slice)
     pages = open_run_pages(served, run, query.batch)
     with undo_on_error(pages.close):
         tensor = _find_tensor(_find_datapoint(pages, query.key, query.nth, query.batch), query.path)
@@ -201,6 +203,12 @@ def send_values(served: Served, run: str, query: RawQuery) -> RawValues:
         first = next(blocks, b"")  # what cannot be read is said before the answer begins
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", query.path)[-100:] + ".bin"
     return RawValues(_iter_and_close(first, blocks, pages), nbytes, name, tensor.dtype.name, shape)
+
+
+def _check_slice(text: str) -> None:
+    """Raises TdbgError for what is no slice of any tensor: the request's own fault is named before what is not there."""
+    if text:
+        parse_slice(text)
 
 
 def _is_too_large(tensor: Tensor) -> bool:
