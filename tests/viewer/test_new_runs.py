@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from .test_pages import CHROMIUM, DRAWN, PAGES, Server, Watched, chromium  # noqa: F401 (a fixture)
 
@@ -25,13 +25,13 @@ pytestmark = [
 ]
 
 
-def start_run(folder: Path, name: str, *words: str) -> "subprocess.Popen[bytes]":
-    """`tdbg run` in a folder, in a process group of its own."""
+def start_run(folder: Path, name: str, *words: str, command: str = "run") -> "subprocess.Popen[bytes]":
+    """`tdbg run`, or another command, in a folder, in a process group of its own."""
     shutil.copy(PROGRAM, folder / "program.py")
-    command = [sys.executable, "-m", "tdbg", "run", "--run-dir", name, *words]
+    line = [sys.executable, "-m", "tdbg", command, "--run-dir", name, *words]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(
-        command, cwd=folder, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet
+        line, cwd=folder, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet
     )
 
 
@@ -164,6 +164,36 @@ def test_two_ranks_with_captured_tensors(tmp_path: Path, chromium: Browser) -> N
     watched.page.wait_for_selector(DRAWN.format("/runs/captured/tensors"), state="attached")
     expect(watched.page.locator(".tensor .figures").first).to_be_visible()
     assert watched.page.locator(".tensor").count() == listed["list"][0]["tensors"]
+    check_quiet(watched)
+    watched.context.close()
+    assert server.end() in (0, 130)
+
+
+def read_links(shown: Page, code: str) -> dict[str, str | None]:
+    """The texts and addresses of the links on the card of a finding."""
+    card = shown.locator(".finding", has=shown.locator(".badge", has_text=code))
+    return {one.inner_text(): one.get_attribute("href") for one in card.locator(".jumps a").all()}
+
+
+def test_a_finding_leads_to_the_trace_of_its_step(tmp_path: Path, chromium: Browser) -> None:  # noqa: F811
+    words = ("--ranks", "1", "--", "torchrun", "--nproc-per-node=2", "program.py", "--steps", "12", "--nan-at", "3")
+    start_run(tmp_path, "profiled", *words, command="profile").wait(120)
+    server = Server(tmp_path)
+    watched = Watched(chromium, server)
+    shown = watched.show("/runs/profiled/overview")
+    findings = {one["code"]: one for one in ask_command("report", str(tmp_path / "profiled"))["findings"]}
+    (trace,) = ask_command("trace", "show", str(tmp_path / "profiled"))["traces"]
+    assert findings["TD-N001"]["first_step"] in {step["number"] for step in trace["steps"]}
+    links = read_links(shown, "TD-N001")
+    step = findings["TD-N001"]["first_step"]
+    assert {f"Logs of step {step}", f"Metrics at step {step}", "Saved batch", f"Trace of step {step}"} <= set(links)
+    late = shown.locator(".finding", has=shown.locator(".badge", has_text="TD-N003"))
+    expect(late.locator(".jumps")).to_contain_text(f"no trace covers step {findings['TD-N003']['first_step']}")
+    shown.get_by_role("link", name=f"Trace of step {step}").first.click()
+    shown.wait_for_selector(DRAWN.format("/runs/profiled/traces"), state="attached")
+    expect(shown.locator("#one-trace")).to_contain_text(f"covers step {step}: rank0001/traces/")
+    expect(shown.locator("#facts")).to_contain_text("rank 1 of 2")
+    expect(shown.locator("#flame .slice").first).to_be_visible()
     check_quiet(watched)
     watched.context.close()
     assert server.end() in (0, 130)

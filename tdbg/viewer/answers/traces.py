@@ -22,10 +22,11 @@ NO_TRACES: dict[str, Any] = {"times": "ns", "traces": []}
 
 
 class TraceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which traces. windows: last or all."""
+    """Which traces. windows: last or all. file: that trace alone, as a path in the run directory."""
 
     ranks: str = ""
     windows: Literal["last", "all"] = "last"
+    file: str = ""
 
 
 class FlameQuery(TraceQuery, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +69,7 @@ def draw_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     found = _select(served, run, query)
     if not found:
         return describe_page([])
-    chosen = found if query.ranks else select_ranks(found).found
+    chosen = found if query.ranks or query.file else select_ranks(found).found
     return describe_page(_load(chosen, trees=True))
 
 
@@ -112,4 +113,12 @@ def _select(served: Served, run: str, query: TraceQuery) -> list[TraceFile]:
     path = served.runs.open_run(run).path
     if not any(path.glob("rank*/traces/*")) and not any(path.glob("rank*/*/traces/*")):
         return []
-    return select_traces(Selected(paths=[str(path)], ranks=query.ranks, windows=query.windows))
+    windows = "all" if query.file else query.windows
+    found = select_traces(Selected(paths=[str(path)], ranks=query.ranks, windows=windows))
+    if not query.file:
+        return found
+    wanted = {query.file, f"{query.file}.gz"}  # it is compressed once it is written
+    chosen = [one for one in found if one.path.relative_to(path).as_posix() in wanted]
+    if not chosen:
+        raise NoTraceError("this run has no such trace", "GET .../traces/page lists them")
+    return chosen

@@ -10,7 +10,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
   const asked = new URLSearchParams(location.search).get("finding");
   let isLive = status.state === "running";
   const plotly = loadCharts();
-  let batches, located = "";
+  let batches, located = "", wasProfiled = false;
   const captured = new Map(), explained = new Map();
   const first = draw(data);
   if (asked !== null) first.showFinding(Number(asked));
@@ -50,6 +50,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       captured.clear(), located = now;
     }
     const kept = readChoices(root);
+    wasProfiled = found.was_profiled;
     dropCharts(root);
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
@@ -65,13 +66,14 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     return appendElement("p", line, undefined, "note");
   }
 
-  // The step of a finding in the log and in the curves; the batch that was saved then; tensors captured then.
+  // The step of a finding in the log and in the curves; the profiler trace of it; the batch that was saved then; tensors captured then.
   function addLinks(finding, place) {
     const add = (text, to) => place.append(link(to, text));
     if (finding.step !== null) {
       add(`Logs of step ${finding.step}`, `${addressOf(run, "logs")}?kind=both&steps=${finding.step}`);
       add(`Metrics at step ${finding.step}`, `${addressOf(run, "metrics")}?step=${finding.step}`);
     }
+    addTrace(finding, place);
     const texts = [...finding.evidence, finding.try_next].join(" ");
     batches.then(list => {
       const named = list.filter(one => texts.includes(one.file));
@@ -83,6 +85,12 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       if (one) add("Captured tensors", `${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`);
     });
     addExplanation(finding.code, place.parentElement);
+  }
+
+  // The profiler trace of its step. A run that was not profiled needs no word about it.
+  function addTrace({step, trace}, place) {
+    if (trace) place.append(link(`${addressOf(run, "traces")}?${new URLSearchParams({file: trace, step})}`, `Trace of step ${step}`));
+    else if (wasProfiled && step !== null) appendElement("span", `no trace covers step ${step}`, place, "note");
   }
 
   // What `tdbg explain` prints, asked for when it is opened.
