@@ -62,12 +62,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]
         kill_everything(started)
 
 
-def check_quiet(watched: Watched) -> None:
-    """No complaint; plotly's own note that it settled on the margins of a chart is none."""
-    watched.complaints[:] = [one for one in watched.complaints if "Too many auto-margin redraws" not in one]
-    watched.check()
-
-
 def check_ranks(watched: Watched, run: Path) -> None:
     """The table of ranks has the numbers of `tdbg status --json`."""
     status = ask_command("status", str(run))
@@ -96,7 +90,7 @@ def change_level(browser: Browser, run: Path) -> None:
     shown.get_by_role("button", name="advanced").click()
     expect(shown.locator("[role=status]").first).to_contain_text("all ranks switch at step")
     assert (run / "control.json").exists()
-    check_quiet(watched)
+    watched.check_quiet()
     watched.context.close()
     assert server.end() in (0, 130)
 
@@ -120,7 +114,7 @@ def test_a_run_that_goes_on_and_then_is_killed(live: tuple[Path, Any], chromium:
     for page in PAGES:
         shown = watched.show(f"/runs/{run.name}/{page}")
         assert shown.inner_text("#content").strip() and "This page failed" not in shown.inner_text("#content")
-        check_quiet(watched)
+        watched.check_quiet()
     check_ranks(watched, run)
     shown = watched.show(f"/runs/{run.name}/logs")
     expect(shown.locator("#as-of")).to_contain_text("The run goes on; this page is of")
@@ -138,7 +132,7 @@ def test_a_run_that_goes_on_and_then_is_killed(live: tuple[Path, Any], chromium:
     kill_everything(started)
     for page in ("overview", "ranks", "logs", "flags"):
         watched.show(f"/runs/{run.name}/{page}")
-        check_quiet(watched)
+        watched.check_quiet()
     check_findings(watched, run)
     check_ranks(watched, run)
     watched.context.close()
@@ -152,7 +146,7 @@ def test_two_ranks_with_captured_tensors(tmp_path: Path, chromium: Browser) -> N
     watched = Watched(chromium, server)
     for page in PAGES:
         watched.show(f"/runs/captured/{page}")
-        check_quiet(watched)
+        watched.check_quiet()
     check_findings(watched, run)
     listed = ask_command("inspect-pages", "ls", str(run), "--datapoints")
     rows = watched.show("/runs/captured/tensors").locator("table.datapoints tbody tr")
@@ -164,7 +158,7 @@ def test_two_ranks_with_captured_tensors(tmp_path: Path, chromium: Browser) -> N
     watched.page.wait_for_selector(DRAWN.format("/runs/captured/tensors"), state="attached")
     expect(watched.page.locator(".tensor .figures").first).to_be_visible()
     assert watched.page.locator(".tensor").count() == listed["list"][0]["tensors"]
-    check_quiet(watched)
+    watched.check_quiet()
     watched.context.close()
     assert server.end() in (0, 130)
 
@@ -194,6 +188,6 @@ def test_a_finding_leads_to_the_trace_of_its_step(tmp_path: Path, chromium: Brow
     expect(shown.locator("#one-trace")).to_contain_text(f"covers step {step}: rank0001/traces/")
     expect(shown.locator("#facts")).to_contain_text("rank 1 of 2")
     expect(shown.locator("#flame .slice").first).to_be_visible()
-    check_quiet(watched)
+    watched.check_quiet()
     watched.context.close()
     assert server.end() in (0, 130)

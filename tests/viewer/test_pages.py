@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 
 from .conftest import NAMES, Client
 
@@ -98,6 +98,11 @@ class Watched:
         assert self.page.evaluate("document.documentElement.scrollWidth") <= self.width
         ends = "[...document.querySelectorAll('nav a, nav .name')].map(one => one.getBoundingClientRect())"
         assert all(one["width"] > 0 and one["right"] <= self.width for one in self.page.evaluate(ends))
+
+    def check_quiet(self) -> None:
+        """The same; plotly's own note that it settled on the margins of a chart is no complaint."""
+        self.complaints[:] = [one for one in self.complaints if "Too many auto-margin redraws" not in one]
+        self.check()
 
 
 @pytest.fixture(scope="module", params=WIDTHS)
@@ -230,6 +235,86 @@ def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: 
     assert links.first.get_attribute("href") == "/runs/two_ranks/tensors?key=a%20b&nth=2"
     wanted = {f"pages/datapoints?steps={step}&ranks={rank}&limit=1" for step, rank in ((13, 1), (20, 0))}
     assert {one.partition("two_ranks/")[2] for one in asked if "/pages" in one} == wanted
+    watched.context.close()
+
+
+class LiveRun:
+    """The answers of a run that has ended, as those of one that goes on; `add_finding` has the overview drawn again."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.status: dict[str, Any] = {"state": "running", "last_finding": None}
+        self.steps = 0
+        watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), **self.status}))
+        watched.page.route("**/events", self._send_status)
+        watched.page.route("**/overview", self._add_steps)
+        self.page = watched.page
+
+    def _send_status(self, route: Route) -> None:
+        route.fulfill(content_type="text/event-stream", body=f"event: status\ndata: {json.dumps(self.status)}\n\n")
+
+    def _add_steps(self, route: Route) -> None:
+        """As if it had gone on: each curve is longer, and another one comes first."""
+        if route.request.resource_type == "document":
+            return route.continue_()
+        found = route.fetch().json()
+        for chart in found["charts"] if self.steps else ():
+            for curve in chart["curves"]:
+                curve["x"].append(curve["x"][-1] + self.steps)
+                curve["y"].append(curve["y"][-1])
+            if chart["curves"]:
+                chart["curves"].insert(0, {**chart["curves"][0], "name": "another"})
+        route.fulfill(json=found)
+
+    def draw_again(self) -> None:
+        """Let it go on for 100 steps and find something; returns once the page shows it."""
+        self.steps += 100
+        self.page.evaluate("document.querySelector('#headline').dataset.old = 'yes'")
+        self.status["last_finding"] = {"code": f"new {self.steps}"}
+        expect(self.page.locator("#headline[data-old]")).to_have_count(0, timeout=20_000)
+
+
+def zoom_in(shown: Page, chart: Locator) -> None:
+    """Drag over a part of a chart, from its left to its middle."""
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    shown.mouse.move(box["x"] + 20, box["y"] + box["height"] / 2)
+    shown.mouse.down()
+    shown.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 2, steps=4)
+    shown.mouse.up()
+
+
+X_RANGE = "one => one.layout.xaxis.range.map(Number)"
+HIDDEN = "one => one.data.filter(trace => trace.visible === 'legendonly').map(trace => trace.name)"
+
+
+def test_zoom_and_hidden_series_stay_when_the_overview_is_drawn_again(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+    watched.context.add_init_script(COUNT_LISTENERS)
+    run = LiveRun(watched)
+    shown = watched.show("/runs/two_ranks/overview")
+    loss, rates, lanes = (shown.locator(one) for one in ("#curves-loss", "#curves-lr", "#lanes"))
+    expect(loss.locator(".scatterlayer").first).to_be_attached()
+    for chart in (loss, lanes):
+        before = chart.evaluate(X_RANGE)
+        zoom_in(shown, chart)
+        wait_until(lambda chart=chart, before=before: chart.evaluate(X_RANGE) != before)  # type: ignore[misc]
+    zoomed, free = [chart.evaluate(X_RANGE) for chart in (loss, lanes)], rates.evaluate(X_RANGE)
+    toggle = loss.locator(".legend .legendtoggle").last
+    toggle.click()
+    wait_until(lambda: bool(loss.evaluate(HIDDEN)))
+    hidden, count = loss.evaluate(HIDDEN), shown.evaluate("window.sizeListeners")
+    for _ in range(2):
+        run.draw_again()
+        assert [chart.evaluate(X_RANGE) for chart in (loss, lanes)] == zoomed
+        assert loss.evaluate(HIDDEN) == hidden and "another" in loss.evaluate("one => one.data.map(one => one.name)")
+    assert rates.evaluate(X_RANGE)[1] > free[1] + 100  # what was not zoomed goes on with the run
+    assert shown.evaluate("window.sizeListeners") == count
+    shown.check("#logarithmic")
+    assert loss.evaluate(X_RANGE) == zoomed[0] and loss.evaluate(HIDDEN) == hidden
+    loss.locator(".annotation").first.click()
+    expect(shown.locator(".finding.shown")).to_have_count(1)
+    watched.check_quiet()
     watched.context.close()
 
 

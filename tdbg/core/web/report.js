@@ -1,7 +1,7 @@
 // The report of a run: its story, its lanes and curves by charts.js, its tables. For the file and the viewer.
 // data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
 // for the charts. options.addLinks: called with a finding and the place of its links. options.kept: what readChoices gave
-// of the report before: it stays as it was. Returns {redraw, showFinding}.
+// of the report before: it stays as it was, charts with their zoom too. Returns {redraw, showFinding}.
 function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
   headline.id = "headline";
@@ -68,8 +68,14 @@ function buildReport(root, data, options = {}) {
 
   function addLanes() {
     appendElement("p", data.lanes.note, lanesSection, "note").id = "lanes-note";
-    const place = appendElement("div", undefined, lanesSection, "chart");
-    place.id = "lanes";
+    return addPlace("lanes", lanesSection);
+  }
+
+  // Of a chart, by its name: that of the report before, which keeps what was zoomed and hidden.
+  function addPlace(name, parent) {
+    const place = (options.kept && options.kept.places.get(name)) || appendElement("div", undefined, undefined, "chart");
+    place.id = name;
+    parent.append(place);
     return place;
   }
 
@@ -82,7 +88,7 @@ function buildReport(root, data, options = {}) {
     const charts = appendElement("div", undefined, section), heats = appendElement("div", undefined, section);
     charts.id = "charts", heats.id = "heats";
     for (const chart of data.charts) fillChart(chart, charts);
-    for (const heat of data.heats) fillHeat(heat, heats);
+    data.heats.forEach((heat, number) => fillHeat(heat, heats, number));
     box.addEventListener("change", () => data.charts.forEach(drawChart));
     return box;
   }
@@ -100,14 +106,14 @@ function buildReport(root, data, options = {}) {
       chart.select.addEventListener("change", () => drawChart(chart));
     }
     appendElement("p", chart.note, box, "note");
-    chart.place = appendElement("div", undefined, box, "chart");
+    chart.place = addPlace("curves-" + chart.id, box);
   }
 
-  function fillHeat(heat, heats) {
+  function fillHeat(heat, heats, number) {
     const box = appendElement("div", undefined, heats);
     appendElement("h3", heat.title, box);
     appendElement("p", `${heat.note} ${describeHeatColors(heat)}`, box, "note");
-    heat.place = appendElement("div", undefined, box, "chart");
+    heat.place = addPlace("heat-" + number, box);
   }
 
   function listCurves(chart) {
@@ -140,6 +146,7 @@ function buildReport(root, data, options = {}) {
     data.heats.forEach(heat => drawHeat(heat.place, heat));
   }
 
+  if (options.kept) for (const place of options.kept.places.values()) if (!place.isConnected) Plotly.purge(place);
   if (options.kept) for (const [name, box] of listBoxes(root)) if (options.kept.boxes.has(name)) box.open = options.kept.boxes.get(name);
   reserveRoom();
   redraw();
@@ -151,11 +158,12 @@ function buildReport(root, data, options = {}) {
 // What opens and closes, by the card it stands on.
 const listBoxes = root => [...root.querySelectorAll(".finding > details")].map(box => [box.parentElement.querySelector("h3").textContent + box.className, box]);
 
-// What a person has chosen on a report: null before there is one.
+// What a person has chosen on a report, and its charts: null before there is one.
 function readChoices(root) {
   if (!root.querySelector("#headline")) return null;
   const choices = [...root.querySelectorAll("#charts select")].map(one => [one.closest("[id]").id, one.value]);
-  return {logarithmic: root.querySelector("#logarithmic")?.checked, choices: new Map(choices), boxes: new Map(listBoxes(root).map(([name, box]) => [name, box.open]))};
+  const places = [...root.querySelectorAll(".chart.js-plotly-plot")].map(place => [place.id, place]);
+  return {places: new Map(places), logarithmic: root.querySelector("#logarithmic")?.checked, choices: new Map(choices), boxes: new Map(listBoxes(root).map(([name, box]) => [name, box.open]))};
 }
 
 const LONG_WORD = /\S{32}/;  // only words of this length are broken

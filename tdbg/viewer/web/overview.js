@@ -51,7 +51,6 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     }
     const kept = readChoices(root);
     wasProfiled = found.was_profiled;
-    dropCharts(root);
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
     const built = buildReport(report, found, {plotly, addLinks, kept});
