@@ -246,7 +246,7 @@ class LiveRun:
         self.steps = 0
         watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), **self.status}))
         watched.page.route("**/events", self._send_status)
-        watched.page.route("**/overview", self._add_steps)
+        watched.page.route("**/api/**/overview", self._add_steps)
         self.page = watched.page
 
     def _send_status(self, route: Route) -> None:
@@ -254,8 +254,6 @@ class LiveRun:
 
     def _add_steps(self, route: Route) -> None:
         """As if it had gone on: each curve is longer, and another one comes first."""
-        if route.request.resource_type == "document":
-            return route.continue_()
         found = route.fetch().json()
         for chart in found["charts"] if self.steps else ():
             for curve in chart["curves"]:
@@ -316,6 +314,40 @@ def test_zoom_and_hidden_series_stay_when_the_overview_is_drawn_again(chromium: 
     expect(shown.locator(".finding.shown")).to_have_count(1)
     watched.check_quiet()
     watched.context.close()
+
+
+def test_curves_are_drawn_over_time_and_the_address_says_so(watched: Watched, runs_folder: Path) -> None:
+    shown = watched.show("/runs/two_ranks/overview")
+    loss = shown.locator("#curves-loss")
+    expect(loss.locator(".scatterlayer").first).to_be_attached()
+    read = "one => ({title: one.layout.xaxis.title.text, x: one.data[0].x, range: one.layout.xaxis.range, lines: one.layout.shapes.map(line => line.x0)})"
+    over_steps = loss.evaluate(read)
+    assert over_steps["title"] == "step" and set(over_steps["lines"]) == {13, 20}
+    shown.select_option("#axis", "time")
+    wait_until(lambda: loss.evaluate(read)["title"] == "seconds since the start of the run")
+    assert shown.url.endswith("?axis=time")
+    info = json.loads((runs_folder / "two_ranks" / "run.json").read_text())
+    events = [json.loads(line) for line in (runs_folder / "two_ranks/rank0000/events.jsonl").read_text().splitlines()]
+    times = {one["step"]: one["t"] - info["start"] for one in events if one["type"] == "step" and "loss" in one}
+    over_time = loss.evaluate(read)
+    seconds = dict(zip(over_steps["x"], over_time["x"], strict=True))
+    assert all(seconds[step] == pytest.approx(times[step], abs=0.01) for step in over_steps["x"] if step in times)
+    lines = dict(zip(over_steps["lines"], over_time["lines"], strict=True))
+    assert lines[20] == pytest.approx(times[20], abs=0.01) and lines[13] == pytest.approx(times[13], abs=0.2)
+    ranges = "[...document.querySelectorAll('#charts .js-plotly-plot')].map(one => one.layout.xaxis.range.join())"
+    assert len(set(shown.evaluate(ranges))) == 1 and over_time["range"][0] < min(times.values())
+    evaluated = shown.locator("#curves-eval")
+    if evaluated.count():
+        assert evaluated.evaluate(read)["lines"] == over_time["lines"]  # over calls of the model a step has no place
+    shown.reload()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/overview"), state="attached")
+    expect(shown.locator("#axis")).to_have_value("time")
+    expect(loss.locator(".scatterlayer").first).to_be_attached()
+    assert loss.evaluate(read) == over_time
+    shown.select_option("#axis", "step")
+    wait_until(lambda: loss.evaluate(read) == over_steps)
+    assert shown.url.endswith("/overview")
+    watched.check()
 
 
 def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_saved(watched: Watched) -> None:

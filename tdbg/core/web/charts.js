@@ -140,26 +140,58 @@ function findStepRange(curves) {
   return low <= high ? [low - margin, high + margin] : undefined;
 }
 
-// Curves with findings on them. onFinding: called with the number of a finding that is clicked, onStep with where a curve
+// In which unit seconds are read: [seconds, name].
+const pickTimeUnit = span => span > 7200 ? [3600, "hours"] : span > 300 ? [60, "minutes"] : [1, "seconds"];
+
+// When a step was done, by a clock; between two steps that it knows in proportion.
+function secondsAt({steps, seconds}, step) {
+  let low = 0, high = steps.length - 1;
+  if (high < 0) return 0;
+  if (step <= steps[0] || step >= steps[high]) return step <= steps[0] ? seconds[0] : seconds[high];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (steps[middle] <= step) low = middle; else high = middle;
+  }
+  return seconds[low] + (step - steps[low]) / (steps[high] - steps[low]) * (seconds[high] - seconds[low]);
+}
+
+// When a finding was: by a clock of its rank that came as far, else by any that did, else at the end of the first.
+function secondsOfFinding({step, rank}, clocks) {
+  const known = clocks.filter(one => one.x === "step" && one.steps.length), reached = known.filter(({steps}) => steps[0] <= step && step <= steps[steps.length - 1]);
+  const clock = reached.find(one => one.rank === rank) || known.find(one => one.rank === rank) || reached[0] || known[0];
+  return clock ? secondsAt(clock, step) : 0;
+}
+
+// The time that the charts of a page share, as drawCurves takes it: unit, and range with a margin. findings: those with a step.
+function describeTime(curves, findings, clocks) {
+  const ends = curves.flatMap(({x, clock}) => x.length ? [x[0], x[x.length - 1]].map(step => secondsAt(clocks[clock], step)) : []);
+  const all = [...ends, ...findings.map(one => secondsOfFinding(one, clocks))], low = Math.min(...all), high = Math.max(...all);
+  const [seconds, unit] = pickTimeUnit(high - low), margin = (.02 * (high - low) || 1) / seconds;
+  return {clocks, seconds, unit, range: all.length ? [low / seconds - margin, high / seconds + margin] : undefined};
+}
+
+// Curves with findings on them. time: of describeTime, if the x axis is that instead of steps. onFinding: called with the number of a finding that is clicked, onStep with where a curve
 // is. points: show each value. best of a curve: {step, value}, which gets a star. range: of the x axis. Gaps of a curve are dotted.
 function drawCurves(place, chart, curves, findings, options) {
-  const traces = [], is_small = isNarrow(place), unit = escapeMarkup(chart.unit || "");
+  const traces = [], is_small = isNarrow(place), unit = escapeMarkup(chart.unit || ""), {time} = options;
+  const placeBy = clock => step => time && step !== null ? secondsAt(time.clocks[clock || 0], step) / time.seconds : step;
+  const where = time ? `%{x:.5g} ${time.unit}, ${chart.x} %{customdata}` : chart.x + " %{x}", axis = time ? "time" : chart.x;
   for (const band of chart.bands) {
-    const edge = {type: "scatter", mode: "lines", x: band.x, line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
+    const edge = {type: "scatter", mode: "lines", x: band.x.map(placeBy(0)), line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
     traces.push({...edge, uid: makeUid("low", band.name), y: band.low, showlegend: false});
     traces.push({...edge, uid: makeUid("high", band.name), y: band.high, name: escapeMarkup(band.name), fill: "tonexty", fillcolor: "rgba(140,145,153,.3)"});
   }
   const hasNonFinite = curves.some(curve => curve.non_finite.length);
   curves.forEach((curve, number) => {
     const color = LINE_COLORS[number % LINE_COLORS.length], dash = ["solid", "dot", "dash"][Math.floor(number / LINE_COLORS.length) % 3];
-    const name = escapeMarkup(curve.name);
+    const name = escapeMarkup(curve.name), toX = placeBy(curve.clock);
     traces.push({
-      uid: makeUid("curve", curve.name), type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x, y: curve.y, connectgaps: false,
-      opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + unit + "<extra>" + name + "</extra>",
+      uid: makeUid("curve", curve.name), type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x.map(toX), y: curve.y, customdata: curve.x, connectgaps: false,
+      opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: where + ": %{y:.5g} " + unit + "<extra>" + name + "</extra>",
     });
     const joined = joinGaps(curve);
     if (joined.x.length) {
-      traces.push({uid: makeUid("joined", curve.name), type: "scatter", mode: "lines+markers", name: name + " not on record", legendgroup: String(number), showlegend: false, x: joined.x, y: joined.y, connectgaps: false,
+      traces.push({uid: makeUid("joined", curve.name), type: "scatter", mode: "lines+markers", name: name + " not on record", legendgroup: String(number), showlegend: false, x: joined.x.map(toX), y: joined.y, connectgaps: false,
         hoverinfo: "skip", opacity: .8, line: {color, width: 1, dash: "dot"}, marker: {color, size: 4}});
     }
     if (curve.best) {
@@ -172,16 +204,16 @@ function drawCurves(place, chart, curves, findings, options) {
     for (const [first, last, count, kind] of curve.non_finite) {
       const words = kind.split("+").map(word => ({nan: "NaN", inf: "Inf", "-inf": "-Inf"}[word] || word)).join(", ");
       const text = escapeMarkup(`${words}: ${first === last ? chart.x + " " + first : chart.x + "s " + first + " to " + last + ", " + count + " values"}`);
-      bad.x.push(first, last, null), bad.y.push(.03, .03, null), bad.text.push(text, text, "");
+      bad.x.push(toX(first), toX(last), null), bad.y.push(.03, .03, null), bad.text.push(text, text, "");
     }
     traces.push(bad);
   });
-  const groups = chart.marked ? groupMarks(findings) : [];
+  const groups = chart.marked || time ? groupMarks(findings) : [], markX = group => time ? secondsOfFinding(findings[group.numbers[0]], time.clocks) / time.seconds : group.step;
   const shapes = groups.map(group => ({
-    type: "line", x0: group.step, x1: group.step, yref: "paper", y0: 0, y1: 1, line: {color: readColor(group.severity), width: 1.3, dash: "dash"},
+    type: "line", x0: markX(group), x1: markX(group), yref: "paper", y0: 0, y1: 1, line: {color: readColor(group.severity), width: 1.3, dash: "dash"},
   }));
   const annotations = groups.slice(0, MAX_LABELS).map((group, number) => ({
-    x: group.step, yref: "paper", y: 1 - .08 * (number % 5), yanchor: "top", xanchor: "left", showarrow: false, captureevents: true,
+    x: markX(group), yref: "paper", y: 1 - .08 * (number % 5), yanchor: "top", xanchor: "left", showarrow: false, captureevents: true,
     text: escapeMarkup(labelMark(group, findings)), font: {size: 10, color: readColor(group.severity)}, bgcolor: readColor("back"), opacity: .9,
     hovertext: group.numbers.slice(0, 4).map(at => escapeMarkup(cutText(findings[at].title, 90))).join("<br>"),
   }));
@@ -189,7 +221,7 @@ function drawCurves(place, chart, curves, findings, options) {
   Plotly.react(place, traces, chartLayout({  // what was zoomed or hidden stays
     uirevision: "kept", height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
     legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
-    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...keepRange(place, "xaxis", chart.x, options.range)},
+    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {uirevision: axis, title: {text: time ? time.unit + " since the start of the run" : chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...keepRange(place, "xaxis", axis, time ? time.range : options.range)},
     yaxis: {uirevision: scale, type: scale, ...keepRange(place, "yaxis", scale, options.logarithmic ? undefined : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: unit ? " " + unit : ""},
     ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
   }), CHART_CONFIG);
@@ -205,8 +237,8 @@ function scaleColor(share) {
 }
 
 // A row a parameter, by step, in colours of the logarithm; what is not finite is red. Bars with colours of their own:
-// heat maps and colour bars of plotly have inline styles, which the policy of the page refuses.
-function drawHeat(place, heat) {
+// time: of describeTime, where columns are named by that. Heat maps and colour bars of plotly have inline styles, which the policy of the page refuses.
+function drawHeat(place, heat, time) {
   const {least, most} = measureHeat(heat);
   const is_small = isNarrow(place), height = heightOfRow(heat);
   const cells = {x: [], y: [], base: [], text: [], color: []}, red = {x: [], y: [], base: [], text: []};
@@ -226,7 +258,8 @@ function drawHeat(place, heat) {
   Plotly.react(place, traces, chartLayout({
     uirevision: heat.x.slice(0, 2).join(),  // while columns are as far apart, a range of them means the same
     barmode: "overlay", bargap: 0, hovermode: "closest", height: heightOfHeat(heat), margin: {l: 10, r: 10, t: 8, b: 34},
-    xaxis: {title: {text: "step", standoff: 4}, tickvals: ticks, ticktext: ticks.map(at => String(heat.x[at])), range: [-.5, columns.length - .5], showgrid: false, zeroline: false},
+    xaxis: {title: {text: time ? time.unit + " since the start of the run" : "step", standoff: 4}, tickvals: ticks,
+      ticktext: ticks.map(at => time ? formatNumber(secondsAt(time.clocks[heat.clock], heat.x[at]) / time.seconds) : String(heat.x[at])), range: [-.5, columns.length - .5], showgrid: false, zeroline: false},
     yaxis: {tickvals: rows, ticktext: heat.rows.map(name => escapeMarkup(cutText(name, is_small ? 16 : 40))), range: [rows.length - .5, -.5], showgrid: false, zeroline: false, tickfont: {size: height > 15 ? 11 : 9}},
   }), CHART_CONFIG);
 }
@@ -248,7 +281,7 @@ function drawLanes(place, lanes, findings, options) {
   const rows = lanes.rows, height = heightOfLane(rows), is_small = isNarrow(place);
   const latest = Math.max(0, ...rows.map(row => Math.max(...row.ends.map(end => end.t), ...row.bars.map(bar => bar[2]))));
   const earliest = Math.min(latest, ...rows.map(row => row.bars.length ? row.bars[0][1] : latest));
-  const [unit, unitName] = latest - earliest > 7200 ? [3600, "hours"] : latest - earliest > 300 ? [60, "minutes"] : [1, "seconds"];
+  const [unit, unitName] = pickTimeUnit(latest - earliest);
   const traces = lanes.kinds.map((kind, number) => {
     const found = {uid: makeUid("kind", kind), type: "bar", name: escapeMarkup(kind), x: [], y: [], width: [], base: [], customdata: [], marker: {color: LANE_COLORS[number], line: {width: 0}}};
     rows.forEach((row, at) => {

@@ -1,7 +1,8 @@
 // The report of a run: its story, its lanes and curves by charts.js, its tables. For the file and the viewer.
 // data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
 // for the charts. options.addLinks: called with a finding and the place of its links. options.kept: what readChoices gave
-// of the report before: it stays as it was, charts with their zoom too. Returns {redraw, showFinding}.
+// of the report before: it stays as it was, charts with their zoom too. options.axis: "time" or "step", what the curves are
+// drawn over; options.onAxis: called with what is chosen instead. Returns {redraw, showFinding}.
 function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
   headline.id = "headline";
@@ -12,8 +13,11 @@ function buildReport(root, data, options = {}) {
   if (story) story.id = "story", data.findings.forEach(fillFinding);
 
   const lanesSection = data.lanes.rows.length ? addSection("lanes-section", "Ranks over time") : null, lanes = lanesSection ? addLanes() : null;
+  let axis = null;  // over what the curves are drawn
   const logarithmic = data.charts.length || data.heats.length ? addCharts() : null;
-  const curvesByStep = data.charts.filter(chart => chart.x === "step").flatMap(chart => [...chart.curves, ...chart.bands, ...chart.choices.flatMap(choice => choice.curves)]);
+  const listAll = chart => [...chart.curves, ...chart.choices.flatMap(choice => choice.curves)];
+  const curvesByStep = data.charts.filter(chart => chart.x === "step").flatMap(chart => [...listAll(chart), ...chart.bands]);
+  const time = describeTime(data.charts.flatMap(listAll), data.findings.filter(one => one.step !== null), data.clocks);
   const found = data.findings.map(finding => finding.step).filter(step => typeof step === "number");
   const stepRange = curvesByStep.length ? findStepRange([...curvesByStep, {x: found}]) : undefined;  // their marks are within it
   const tables = appendElement("div", undefined, root);
@@ -85,6 +89,11 @@ function buildReport(root, data, options = {}) {
     const box = appendElement("input", undefined, label);
     box.type = "checkbox", box.id = "logarithmic", box.checked = Boolean(options.kept && options.kept.logarithmic);
     label.append(" logarithmic");
+    axis = appendElement("select", undefined, appendElement("label", "over ", box.closest("p")));
+    axis.id = "axis";
+    for (const name of ["step", "time"]) appendElement("option", name, axis).value = name;
+    axis.value = options.axis === "time" ? "time" : "step";
+    axis.addEventListener("change", () => { redraw(); if (options.onAxis) options.onAxis(axis.value); });
     const charts = appendElement("div", undefined, section), heats = appendElement("div", undefined, section);
     charts.id = "charts", heats.id = "heats";
     for (const chart of data.charts) fillChart(chart, charts);
@@ -116,13 +125,15 @@ function buildReport(root, data, options = {}) {
     heat.place = addPlace("heat-" + number, box);
   }
 
+  const getTime = () => axis && axis.value === "time" ? time : undefined;
+
   function listCurves(chart) {
     return chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
   }
 
   function drawChart(chart) {
     if (!window.Plotly) return;
-    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding, range: chart.x === "step" ? stepRange : undefined});
+    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding, time: getTime(), range: chart.x === "step" ? stepRange : undefined});
   }
 
   function fillTable(found) {
@@ -143,7 +154,7 @@ function buildReport(root, data, options = {}) {
     if (!window.Plotly || !tables.isConnected) return;
     if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
     data.charts.forEach(drawChart);
-    data.heats.forEach(heat => drawHeat(heat.place, heat));
+    data.heats.forEach(heat => drawHeat(heat.place, heat, getTime()));
   }
 
   if (options.kept) for (const place of options.kept.places.values()) if (!place.isConnected) Plotly.purge(place);

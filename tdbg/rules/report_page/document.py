@@ -91,6 +91,7 @@ def describe_run(
             "note": lanes.describe_left_out(),
         },
         "charts": curves.build_charts(),
+        "clocks": curves.build_clocks(start_t),
         "heats": curves.build_heat_charts(),
         "tables": list_tables(verdict, info, notes),
     }

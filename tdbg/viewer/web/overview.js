@@ -1,5 +1,6 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
 import {loadCharts, showFirst} from "./load_charts.js";
+import {keepInAddress} from "./series.js";
 import {addressOfBatch} from "./tensors.js";
 
 const POLL_MS = 2000;
@@ -53,7 +54,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     wasProfiled = found.was_profiled;
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
-    const built = buildReport(report, found, {plotly, addLinks, kept});
+    const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""})});
     if (isLive) report.querySelector("#facts").after(describeDrawing());
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     scrollTo(0, top);
