@@ -19,7 +19,7 @@ from tdbg.pages.read.tensor_slices import count_slice_bytes, is_read_whole, iter
 from tdbg.pages.read.tensor_values import value_count
 from tdbg.pages.render.preview import planes_of, wanted_bytes
 from tdbg.pages.render.region import parse_region
-from tdbg.pages.render.tensor_pair import describe_tensor_pair
+from tdbg.pages.render.tensor_pair import describe_region_difference, describe_tensor_pair
 from tdbg.pages.render.tensor_picture import describe_region, describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
 from tdbg.pages.selection.locations import Selected, is_selected, select_datapoints
@@ -107,13 +107,19 @@ class RawQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DifferenceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which tensor of which two datapoints: that of another epoch or step."""
+    """Which tensor of which two datapoints: that of another epoch or step.
+
+    planes, rows, columns: a part, as for a picture. Then the answer is the difference alone.
+    """
 
     key: str
     path: str
     nth: int = 0
     other_key: str
     other_nth: int = 0
+    planes: str = ""
+    rows: str = ""
+    columns: str = ""
 
 
 class NothingCapturedError(NotFoundError):
@@ -186,6 +192,10 @@ def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[st
     with open_run_pages(served, run) as pages:
         first = _find_tensor(_find_datapoint(pages, query.key, query.nth), query.path)
         second = _find_tensor(_find_datapoint(pages, query.other_key, query.other_nth), query.path)
+        if query.planes or query.rows or query.columns:
+            region = parse_region(planes_of(first), query.planes, query.rows, query.columns)
+            part: dict[str, Any] = to_json_value(describe_region_difference(first, second, PICTURE_BYTES, region))
+            return part
         for tensor in (first, second):
             _check_size(tensor)
         return describe_tensor_pair(first, second, min(wanted_bytes(first), PICTURE_BYTES))
