@@ -361,6 +361,7 @@ def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_save
     card = shown.locator(".finding.shown")
     expect(card).to_contain_text("TD-D001 error")
     expect(card.locator("details:not(.explanation)")).to_have_attribute("open", "")
+    expect(card.locator(".explanation")).not_to_have_attribute("open", "")
     links = {one.inner_text(): one.get_attribute("href") for one in card.locator("a").all()}
     assert links["Logs of step 13"] == "/runs/two_ranks/logs?kind=both&steps=13"
     assert links["Metrics at step 13"] == "/runs/two_ranks/metrics?step=13"

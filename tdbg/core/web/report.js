@@ -39,7 +39,7 @@ function buildReport(root, data, options = {}) {
 
   function showFinding(number) {
     if (!story || !story.children[number]) return;
-    const card = story.children[number], evidence = card.querySelector("details");
+    const card = story.children[number], evidence = card.querySelector("details:not(.explanation)");
     if (evidence) evidence.open = true;
     for (const one of story.children) one.classList.toggle("shown", one === card);
     card.scrollIntoView({behavior: "smooth", block: "center"});
@@ -67,7 +67,7 @@ function buildReport(root, data, options = {}) {
     appendElement("summary", "evidence" + (finding.grade ? ", " + finding.grade : ""), box);
     const list = appendElement("ul", undefined, box);
     for (const line of finding.evidence) appendElement("li", line, list);
-    if (finding.traceback.length) appendElement("pre", finding.traceback.join("\n"), box);
+    if (finding.traceback.length) appendElement("pre", finding.traceback.join("\n"), box).tabIndex = 0;  // it scrolls by keys too
   }
 
   function addLanes() {

@@ -134,8 +134,10 @@ function fillProse(place, text) {
     let part = null;
     for (const line of block.split("\n")) {
       const name = line.startsWith("    ") ? "pre" : "p";
-      if (!part || part.localName !== name || line.startsWith("- ")) part = appendElement(name, line.trimEnd(), place);
-      else part.textContent += (name === "pre" ? "\n" : " ") + line.trimEnd();
+      if (!part || part.localName !== name || line.startsWith("- ")) {
+        part = appendElement(name, line.trimEnd(), place);
+        if (name === "pre") part.tabIndex = 0;  // it scrolls by keys too
+      } else part.textContent += (name === "pre" ? "\n" : " ") + line.trimEnd();
     }
   }
 }
