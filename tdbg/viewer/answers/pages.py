@@ -28,6 +28,14 @@ from tdbg.pages.stats.nonfinite_places import find_nonfinite_places
 from tdbg.viewer.answers.batches import find_batch
 from tdbg.viewer.routes import API, NotFoundError, RawValues, route
 from tdbg.viewer.run_library import Served
+from tdbg.viewer.tensor_answers import (
+    DatapointDetails,
+    PageListing,
+    Picture,
+    TensorDetails,
+    TensorDifference,
+    TokenLists,
+)
 
 PICTURE_BYTES = 1 << 20
 SHOWN_PLACES = 20  # of elements that are not finite
@@ -126,7 +134,7 @@ class NothingCapturedError(NotFoundError):
     """The run has no pages, or no such datapoint or tensor."""
 
 
-@route("GET", f"{API}/runs/{{run}}/pages")
+@route("GET", f"{API}/runs/{{run}}/pages", answers=PageListing)
 def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
     """Layers, shapes and datapoints, as `tdbg inspect-pages ls --json`."""
     selected = Selected(ranks=query.ranks, steps=query.steps, epochs=query.epochs, phase=query.phase)
@@ -142,7 +150,7 @@ def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
         return describe_listing(pages, found, selected, datapoints=query.datapoints)
 
 
-@route("GET", f"{API}/runs/{{run}}/pages/datapoint")
+@route("GET", f"{API}/runs/{{run}}/pages/datapoint", answers=(DatapointDetails, TensorDetails))
 def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, Any]:
     """One datapoint with its tensors; of one that is named the figures, a histogram, and few values."""
     _check_slice(query.slice)
@@ -157,7 +165,7 @@ def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, An
         return plain
 
 
-@route("GET", f"{API}/runs/{{run}}/pages/tokens")
+@route("GET", f"{API}/runs/{{run}}/pages/tokens", answers=TokenLists)
 def show_tokens(served: Served, run: str, query: TokensQuery) -> dict[str, Any]:
     """The text of a datapoint as tokens, each list with the numbers that were captured of its tokens."""
     with open_run_pages(served, run, query.batch) as pages:
@@ -166,7 +174,7 @@ def show_tokens(served: Served, run: str, query: TokensQuery) -> dict[str, Any]:
         return plain
 
 
-@route("GET", f"{API}/runs/{{run}}/pages/picture")
+@route("GET", f"{API}/runs/{{run}}/pages/picture", answers=Picture)
 def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]:
     """One tensor as the pages draw it: figures, histogram, a preview that is reduced where it is large, what is not finite."""
     with open_run_pages(served, run, query.batch) as pages:
@@ -186,7 +194,7 @@ def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]
         return plain
 
 
-@route("GET", f"{API}/runs/{{run}}/pages/difference")
+@route("GET", f"{API}/runs/{{run}}/pages/difference", answers=TensorDifference)
 def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[str, Any]:
     """One tensor of two datapoints, and the second minus the first, reduced where they are large."""
     with open_run_pages(served, run) as pages:

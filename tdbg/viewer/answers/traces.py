@@ -16,6 +16,7 @@ from tdbg.traces.summary import Summary
 from tdbg.traces.trace_options import Selected, load_summaries, load_summary, select_traces
 from tdbg.viewer.routes import API, Download, NotFoundError, route
 from tdbg.viewer.run_library import Served
+from tdbg.viewer.series_answers import CallTrees, TracePage, TraceSummaries
 
 KEPT = 8  # summaries in memory: one takes some MB
 NO_TRACES: dict[str, Any] = {"times": "ns", "traces": []}
@@ -47,7 +48,7 @@ class NoTraceError(NotFoundError):
     """The run has no such trace."""
 
 
-@route("GET", f"{API}/runs/{{run}}/traces")
+@route("GET", f"{API}/runs/{{run}}/traces", answers=TraceSummaries)
 def show_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     """Steps, parts, operators and memory of each trace, as `tdbg trace show --json`; none of a run that was not profiled."""
     found = _select(served, run, query)
@@ -56,14 +57,14 @@ def show_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     )
 
 
-@route("GET", f"{API}/runs/{{run}}/traces/flame")
+@route("GET", f"{API}/runs/{{run}}/traces/flame", answers=CallTrees)
 def show_flames(served: Served, run: str, query: FlameQuery) -> dict[str, Any]:
     """The tree of calls of each trace, as `tdbg trace flame --json`."""
     found = _select(served, run, query)
     return describe_flames(_load(found, trees=True), query.by) if found else NO_TRACES
 
 
-@route("GET", f"{API}/runs/{{run}}/traces/page")
+@route("GET", f"{API}/runs/{{run}}/traces/page", answers=TracePage)
 def draw_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     """Steps by part, flame graphs, memory and tables, as `tdbg trace show --html` shows them; of many ranks some."""
     found = _select(served, run, query)
