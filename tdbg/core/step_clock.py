@@ -17,22 +17,25 @@ class StepClock:
         self._held = 1  # of the last one
         self._steps, self._times = array("q"), array("d")  # the first of each part
         self._pauses: list[tuple[int, float, int, float]] = []  # its longest: step and time before, and after
+        self._pause_s = 0.0  # a step, of that of the last part
         self._last: tuple[int, float] | None = None
 
     def add_record(self, step: int, t: float) -> None:
         """The next record; one that goes back in steps or time is passed over. Cost: under 1 us."""
-        last = self._last
-        if last is not None and (step <= last[0] or t < last[1]):
+        before, before_t = self._last or (step - 1, t)
+        if step <= before or t < before_t:
             return
-        pause = (*(last or (step, t)), step, t)
-        self._last = step, t
-        if self._pauses and self._held < self._size:
+        is_first, self._last = self._last is None, (step, t)
+        pause_s = (t - before_t) / (step - before)
+        pause = (step, t, step, t) if is_first else (before, before_t, step, t)
+        if self._held < self._size and not is_first:
             self._held += 1
-            self._pauses[-1] = max(self._pauses[-1], pause, key=_length_of)
+            if pause_s > self._pause_s:
+                self._pause_s, self._pauses[-1] = pause_s, pause
             return
         if len(self._pauses) >= self._most:
             self._join_parts()
-        self._held = 1
+        self._held, self._pause_s = 1, pause_s
         self._steps.append(step)
         self._times.append(t)
         self._pauses.append(pause)
