@@ -51,7 +51,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       captured.clear(), located = now;
     }
     const kept = readChoices(root);
-    wasProfiled = found.was_profiled;
+    wasProfiled = found.was_profiled && found.is_final;  // of a sample of the events not all traces are known
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
     const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""})});
