@@ -54,6 +54,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "core.terminal",
         "core.webpage",
         "core.curve_points",
+        "core.step_clock",
         "core.time_lanes",
         "core.step_anomalies",
         "core.heat_grid",

@@ -8,7 +8,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import sub
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from tdbg.core.events import Number
 
@@ -22,7 +22,7 @@ NON_FINITE = ("nan", "inf", "-inf")
 
 class CurveData(TypedDict):
     """A curve for ``drawCurves``. y: None breaks the line. gaps: the steps of those breaks before which records are
-    missing. non_finite: first step, last step, values, kind.
+    missing. non_finite: first step, last step, values, kind. clock: by its number that which tells when each step was.
     """
 
     name: str
@@ -31,6 +31,7 @@ class CurveData(TypedDict):
     count: int
     gaps: list[int]
     non_finite: list[tuple[int, int, int, str]]
+    clock: NotRequired[int]
 
 
 class BandData(TypedDict):

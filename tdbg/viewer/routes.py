@@ -104,9 +104,10 @@ class Route:
 _routes: list[Route] = []
 
 
-def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler], Handler]:
+def route(method: str, path: str, *, changes: bool = False, answers: Any = None) -> Callable[[Handler], Handler]:
     """Mark a function as what answers an address. Its docstring's first line is the summary.
 
+    answers: the type of what a function returns that makes plain data; a tuple where it is one of several.
     It is called with what is `Served`, the parts of the path by name, and ``query`` or ``body`` if it has them.
     """
 
@@ -114,7 +115,7 @@ def route(method: str, path: str, *, changes: bool = False) -> Callable[[Handler
         hints = get_type_hints(handler)
         summary = (inspect.getdoc(handler) or "").partition("\n")[0]
         streams = inspect.isasyncgenfunction(handler)
-        answer, media_type = _describe_answer(hints["return"], streams=streams)
+        answer, media_type = _describe_answer(answers or hints["return"], streams=streams)
         names = {part[1:-1]: hints[part[1:-1]] for part in path.split("/") if part.startswith("{")}
         query, body = hints.get("query"), hints.get("body")
         kinds = answer, changes, streams, media_type, RAW_HEADERS if hints["return"] is RawValues else {}
@@ -141,8 +142,12 @@ def list_routes(*, changes: bool = True) -> list[Route]:
 def build_openapi(*, changes: bool) -> dict[str, Any]:
     """The OpenAPI 3.1 document of the routes."""
     routes = list_routes(changes=changes)
-    types = [kind for one in routes for kind in (one.answer, one.body) if kind not in (None, type(None))]
-    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template="#/components/schemas/{name}")
+    kinds = [kind for one in routes for kind in (*_list_answers(one), one.body)]
+    types = [kind for kind in kinds if kind not in (None, type(None))]
+    template = "#/components/schemas/{name}"
+    schemas, components = msgspec.json.schema_components(
+        [*types, Problem], schema_hook=_describe_object, ref_template=template
+    )
     schema_of = dict(zip(map(repr, types), schemas, strict=False))
     paths: dict[str, dict[str, Any]] = {}
     for one in routes:
@@ -168,7 +173,7 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The answer.",
-                "content": {one.media_type: {"schema": schema_of[repr(one.answer)]}},
+                "content": {one.media_type: {"schema": _describe_schema(one, schema_of)}},
             },
             **{str(status): {"description": why, "content": problem} for status, why in REFUSALS.items()},
         },
@@ -183,6 +188,22 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
             "content": {"application/json": {"schema": schema_of[repr(one.body)]}},
         }
     return found
+
+
+def _describe_object(kind: type) -> dict[str, Any]:
+    """The schema of a cell of a table: of another type it would not reach a page."""
+    if kind is object:
+        return {"type": ["string", "number", "boolean", "null"]}
+    raise NotImplementedError
+
+
+def _list_answers(one: Route) -> tuple[Any, ...]:
+    return one.answer if isinstance(one.answer, tuple) else (one.answer,)
+
+
+def _describe_schema(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
+    found = [schema_of[repr(kind)] for kind in _list_answers(one)]
+    return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _describe_path(one: Route) -> Iterator[dict[str, Any]]:

@@ -68,3 +68,33 @@ def test_the_charts_of_a_page_share_the_steps_of_all() -> None:
     assert call_script("findStepRange", curves) == [-8, 408]
     assert call_script("findStepRange", [{"x": [7], "y": [1]}]) == [6, 8]
     assert call_script("findStepRange", []) is None
+
+
+CLOCKS = [
+    {"rank": 0, "x": "step", "steps": [1, 10, 20], "seconds": [2.0, 3.0, 103.0]},
+    {"rank": 0, "x": "call", "steps": [1, 2], "seconds": [50.0, 60.0]},
+    {"rank": 1, "x": "step", "steps": [1, 40], "seconds": [2.0, 400.0]},
+    {"rank": 1, "x": "call", "steps": [], "seconds": []},
+]
+
+
+@needs_node
+@pytest.mark.parametrize(("step", "seconds"), [(0, 2), (1, 2), (10, 3), (11, 13), (15, 53), (20, 103), (99, 103)])
+def test_the_time_of_a_step_is_in_proportion_between_those_that_are_known(step: int, seconds: float) -> None:
+    assert call_script("secondsAt", CLOCKS[0], step) == pytest.approx(seconds)
+
+
+@needs_node
+def test_a_finding_is_at_the_time_of_its_rank() -> None:
+    for rank, step, seconds in ((0, 20, 103), (1, 40, 400), (7, 30, 2 + 29 / 39 * 398), (None, 15, 53), (0, 99, 103)):
+        found = call_script("secondsOfFinding", {"rank": rank, "step": step}, CLOCKS)
+        assert found == pytest.approx(seconds), (rank, step)
+
+
+@needs_node
+def test_the_charts_of_a_page_share_their_time() -> None:
+    curves = [{"x": [1, 15], "clock": 0}, {"x": [1, 2], "clock": 1}, {"x": [], "clock": 3}]
+    found = call_script("describeTime", curves, [{"rank": 1, "step": 40}], CLOCKS)
+    assert (found["unit"], found["seconds"]) == ("minutes", 60)
+    assert [60 * one for one in found["range"]] == pytest.approx([2 - 0.02 * 398, 400 + 0.02 * 398])
+    assert "range" not in call_script("describeTime", [], [], [])

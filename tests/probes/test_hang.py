@@ -234,7 +234,10 @@ def test_calls_are_counted_by_the_recorder(gloo_alone: None) -> None:
     for _ in range(3):
         dist.all_reduce(torch.ones(2))
     dist.barrier()
-    after = read_status()
+    after, patient_until = read_status(), time.monotonic() + 10.0
+    while after.begun != after.ended and time.monotonic() < patient_until:  # a thread of torch's notes the ends
+        time.sleep(0.01)
+        after = read_status()
     names.read_entries()
     counts = names.count_calls(after)
     assert counts["world"] == 4 and after.progress != before.progress

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
@@ -20,14 +21,44 @@ GRAVE = ("serious", "critical")
 VIEWS = ((1280, "light"), (390, "dark"))
 
 
-def list_addresses() -> list[str]:
-    """Every page, and one datapoint."""
+def list_addresses(folder: Path) -> list[str]:
+    """Every page, and what a query opens on it. folder: of the recorded runs."""
     pages = [f"/runs/{run}/{page}" for run in RUNS for page in PAGES]
-    return ["/runs", *pages, "/runs/captured/tensors?key=step1&nth=0"]
+    return ["/runs", *pages, *list_queries(folder)]
+
+
+def list_queries(folder: Path) -> list[str]:
+    """Addresses of what is chosen on a page: one, two or compared datapoints, a trace, filtered logs, steps, runs."""
+    (trace,) = (one.relative_to(folder / "profiled") for one in (folder / "profiled").glob("rank*/traces/*.json.gz"))
+    (batch, *_) = sorted(
+        one.relative_to(folder / "two_ranks") for one in (folder / "two_ranks").glob("rank*/batch_*.safetensors")
+    )
+    captured, both = "/runs/captured/tensors", "/runs/two_ranks"
+    return [
+        f"{captured}?key=step1&nth=0",
+        f"{captured}?key=step3&nth=0&with=step4&with_nth=0",
+        f"{captured}?key=none&nth=0",
+        f"{captured}?steps=2:5&sort=step&descending=true",
+        f"{captured}?steps=999",
+        f"{both}/tensors?batch={quote(str(batch), safe='')}",
+        f"/runs/profiled/traces?file={quote(str(trace), safe='')}&step=3",
+        "/runs/profiled/traces?ranks=0",
+        f"{both}/logs?kind=both&steps=12:13&level=DEBUG",
+        f"{both}/logs?collapse=true&text=step",
+        f"{both}/logs?flag=LOSS",
+        f"{both}/metrics?step=12&keys=train&points=true&smooth=0.5",
+        f"{both}/overview?finding=0",
+        f"{both}/overview?axis=time",
+        "/runs/none/overview",
+        "/runs#/compare/two_ranks/killed",
+        "/runs#/compare/first/second",
+    ]
 
 
 def list_faults(shown: Any, script: str) -> list[str]:
-    """What axe finds on a page, a line for each element."""
+    """What axe finds on a page with all that can be opened on it, a line for each element."""
+    shown.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    shown.wait_for_load_state("networkidle")  # what is asked for when it is opened
     shown.evaluate(script)
     found = shown.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
@@ -47,18 +78,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         for name in NAMES:
             unpack_recording(name, Path(folder))
-        server = Server(Path(folder))
+        server, addresses = Server(Path(folder)), list_addresses(Path(folder))
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for width, scheme in VIEWS:
             watched = Watched(browser, server, width, scheme)
-            for address in list_addresses():
+            for address in addresses:
                 faults = list_faults(watched.show(address), script)
                 count += len(faults)
                 for fault in faults:
                     print(f"{address} {width} px, {scheme}: {fault}")
         browser.close()
         server.end()
-    print(f"{len(list_addresses())} pages, {len(VIEWS)} widths: {count} elements with a grave fault")
+    print(f"{len(addresses)} addresses, {len(VIEWS)} widths: {count} elements with a grave fault")
     return int(count > 0)
 
 

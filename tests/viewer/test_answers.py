@@ -298,3 +298,15 @@ def test_an_answer_of_metrics_that_stay_is_kept(client: Client, monkeypatch: pyt
     before = client.ask("/runs/two_ranks/metrics/curves")
     monkeypatch.setattr(metrics, "collect_curves", None)  # nothing is read again
     assert client.ask("/runs/two_ranks/metrics/curves") == before
+
+
+def test_one_trace_is_asked_for_by_its_file(client: Client, runs_folder: Path) -> None:
+    (written,) = (runs_folder / "profiled").glob("rank0000/traces/*.json.gz")
+    file = str(written.relative_to(runs_folder / "profiled"))
+    for name in (file, file.removesuffix(".gz")):  # events have the name from before it was compressed
+        (trace,) = client.ask("/runs/profiled/traces/page", file=name)["traces"]
+        assert (trace["rank"], trace["window"]) == (0, 0)
+        assert len(client.ask("/runs/profiled/traces", file=name)["traces"]) == 1
+    for name in ("none", "../second/" + file, str(written), "rank0000/../" + file):
+        answer = client.get("/api/v1/runs/profiled/traces/page", params={"file": name})
+        assert answer.status_code == 404 and answer.json()["error"] == "this run has no such trace", name

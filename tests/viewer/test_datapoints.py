@@ -266,6 +266,15 @@ def test_a_slice_comes_as_bytes_with_its_type_and_shape(made: Client) -> None:
         assert made.get("/api/v1/runs/made/pages/raw", params={**where, **wrong}).status_code == status
 
 
+@pytest.mark.parametrize("address", ["raw", "datapoint"])
+@pytest.mark.parametrize("missing", [{"path": "none"}, {"key": "none"}, {"batch": "none"}])
+def test_a_wrong_slice_is_named_before_a_missing_tensor(made: Client, address: str, missing: dict[str, str]) -> None:
+    query = {"key": "maps", "path": "attn:attention", "slice": "1,x", **missing}
+    answer = made.get(f"/api/v1/runs/made/pages/{address}", params=query)
+    assert answer.status_code == 400 and "'x' is not an index or a range" in answer.json()["error"]
+    assert made.get(f"/api/v1/runs/made/pages/{address}", params={**query, "slice": "1"}).status_code == 404
+
+
 def test_raw_values_are_described(made: Client) -> None:
     about = made.ask("/openapi.json")["paths"]["/api/v1/runs/{run}/pages/raw"]["get"]["responses"]["200"]
     assert set(about["headers"]) == {"tdbg-dtype", "tdbg-shape"} and list(about["content"]) == [

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from .test_pages import CHROMIUM, DRAWN, PAGES, Server, Watched, chromium  # noqa: F401 (a fixture)
 
@@ -25,13 +25,13 @@ pytestmark = [
 ]
 
 
-def start_run(folder: Path, name: str, *words: str) -> "subprocess.Popen[bytes]":
-    """`tdbg run` in a folder, in a process group of its own."""
+def start_run(folder: Path, name: str, *words: str, command: str = "run") -> "subprocess.Popen[bytes]":
+    """`tdbg run`, or another command, in a folder, in a process group of its own."""
     shutil.copy(PROGRAM, folder / "program.py")
-    command = [sys.executable, "-m", "tdbg", "run", "--run-dir", name, *words]
+    line = [sys.executable, "-m", "tdbg", command, "--run-dir", name, *words]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(
-        command, cwd=folder, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet
+        line, cwd=folder, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet
     )
 
 
@@ -62,12 +62,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]
         kill_everything(started)
 
 
-def check_quiet(watched: Watched) -> None:
-    """No complaint; plotly's own note that it settled on the margins of a chart is none."""
-    watched.complaints[:] = [one for one in watched.complaints if "Too many auto-margin redraws" not in one]
-    watched.check()
-
-
 def check_ranks(watched: Watched, run: Path) -> None:
     """The table of ranks has the numbers of `tdbg status --json`."""
     status = ask_command("status", str(run))
@@ -96,7 +90,7 @@ def change_level(browser: Browser, run: Path) -> None:
     shown.get_by_role("button", name="advanced").click()
     expect(shown.locator("[role=status]").first).to_contain_text("all ranks switch at step")
     assert (run / "control.json").exists()
-    check_quiet(watched)
+    watched.check_quiet()
     watched.context.close()
     assert server.end() in (0, 130)
 
@@ -120,7 +114,7 @@ def test_a_run_that_goes_on_and_then_is_killed(live: tuple[Path, Any], chromium:
     for page in PAGES:
         shown = watched.show(f"/runs/{run.name}/{page}")
         assert shown.inner_text("#content").strip() and "This page failed" not in shown.inner_text("#content")
-        check_quiet(watched)
+        watched.check_quiet()
     check_ranks(watched, run)
     shown = watched.show(f"/runs/{run.name}/logs")
     expect(shown.locator("#as-of")).to_contain_text("The run goes on; this page is of")
@@ -138,7 +132,7 @@ def test_a_run_that_goes_on_and_then_is_killed(live: tuple[Path, Any], chromium:
     kill_everything(started)
     for page in ("overview", "ranks", "logs", "flags"):
         watched.show(f"/runs/{run.name}/{page}")
-        check_quiet(watched)
+        watched.check_quiet()
     check_findings(watched, run)
     check_ranks(watched, run)
     watched.context.close()
@@ -152,7 +146,7 @@ def test_two_ranks_with_captured_tensors(tmp_path: Path, chromium: Browser) -> N
     watched = Watched(chromium, server)
     for page in PAGES:
         watched.show(f"/runs/captured/{page}")
-        check_quiet(watched)
+        watched.check_quiet()
     check_findings(watched, run)
     listed = ask_command("inspect-pages", "ls", str(run), "--datapoints")
     rows = watched.show("/runs/captured/tensors").locator("table.datapoints tbody tr")
@@ -164,6 +158,36 @@ def test_two_ranks_with_captured_tensors(tmp_path: Path, chromium: Browser) -> N
     watched.page.wait_for_selector(DRAWN.format("/runs/captured/tensors"), state="attached")
     expect(watched.page.locator(".tensor .figures").first).to_be_visible()
     assert watched.page.locator(".tensor").count() == listed["list"][0]["tensors"]
-    check_quiet(watched)
+    watched.check_quiet()
+    watched.context.close()
+    assert server.end() in (0, 130)
+
+
+def read_links(shown: Page, code: str) -> dict[str, str | None]:
+    """The texts and addresses of the links on the card of a finding."""
+    card = shown.locator(".finding", has=shown.locator(".badge", has_text=code))
+    return {one.inner_text(): one.get_attribute("href") for one in card.locator(".jumps a").all()}
+
+
+def test_a_finding_leads_to_the_trace_of_its_step(tmp_path: Path, chromium: Browser) -> None:  # noqa: F811
+    words = ("--ranks", "1", "--", "torchrun", "--nproc-per-node=2", "program.py", "--steps", "12", "--nan-at", "3")
+    start_run(tmp_path, "profiled", *words, command="profile").wait(120)
+    server = Server(tmp_path)
+    watched = Watched(chromium, server)
+    shown = watched.show("/runs/profiled/overview")
+    findings = {one["code"]: one for one in ask_command("report", str(tmp_path / "profiled"))["findings"]}
+    (trace,) = ask_command("trace", "show", str(tmp_path / "profiled"))["traces"]
+    assert findings["TD-N001"]["first_step"] in {step["number"] for step in trace["steps"]}
+    links = read_links(shown, "TD-N001")
+    step = findings["TD-N001"]["first_step"]
+    assert {f"Logs of step {step}", f"Metrics at step {step}", "Saved batch", f"Trace of step {step}"} <= set(links)
+    late = shown.locator(".finding", has=shown.locator(".badge", has_text="TD-N003"))
+    expect(late.locator(".jumps")).to_contain_text(f"no trace covers step {findings['TD-N003']['first_step']}")
+    shown.get_by_role("link", name=f"Trace of step {step}").first.click()
+    shown.wait_for_selector(DRAWN.format("/runs/profiled/traces"), state="attached")
+    expect(shown.locator("#one-trace")).to_contain_text(f"covers step {step}: rank0001/traces/")
+    expect(shown.locator("#facts")).to_contain_text("rank 1 of 2")
+    expect(shown.locator("#flame .slice").first).to_be_visible()
+    watched.check_quiet()
     watched.context.close()
     assert server.end() in (0, 130)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 
 from .conftest import NAMES, Client
 
@@ -98,6 +98,11 @@ class Watched:
         assert self.page.evaluate("document.documentElement.scrollWidth") <= self.width
         ends = "[...document.querySelectorAll('nav a, nav .name')].map(one => one.getBoundingClientRect())"
         assert all(one["width"] > 0 and one["right"] <= self.width for one in self.page.evaluate(ends))
+
+    def check_quiet(self) -> None:
+        """The same; plotly's own note that it settled on the margins of a chart is no complaint."""
+        self.complaints[:] = [one for one in self.complaints if "Too many auto-margin redraws" not in one]
+        self.check()
 
 
 @pytest.fixture(scope="module", params=WIDTHS)
@@ -233,6 +238,118 @@ def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: 
     watched.context.close()
 
 
+class LiveRun:
+    """The answers of a run that has ended, as those of one that goes on; `add_finding` has the overview drawn again."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.status: dict[str, Any] = {"state": "running", "last_finding": None}
+        self.steps = 0
+        watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), **self.status}))
+        watched.page.route("**/events", self._send_status)
+        watched.page.route("**/api/**/overview", self._add_steps)
+        self.page = watched.page
+
+    def _send_status(self, route: Route) -> None:
+        route.fulfill(content_type="text/event-stream", body=f"event: status\ndata: {json.dumps(self.status)}\n\n")
+
+    def _add_steps(self, route: Route) -> None:
+        """As if it had gone on: each curve is longer, and another one comes first."""
+        found = route.fetch().json()
+        for chart in found["charts"] if self.steps else ():
+            for curve in chart["curves"]:
+                curve["x"].append(curve["x"][-1] + self.steps)
+                curve["y"].append(curve["y"][-1])
+            if chart["curves"]:
+                chart["curves"].insert(0, {**chart["curves"][0], "name": "another"})
+        route.fulfill(json=found)
+
+    def draw_again(self) -> None:
+        """Let it go on for 100 steps and find something; returns once the page shows it."""
+        self.steps += 100
+        self.page.evaluate("document.querySelector('#headline').dataset.old = 'yes'")
+        self.status["last_finding"] = {"code": f"new {self.steps}"}
+        expect(self.page.locator("#headline[data-old]")).to_have_count(0, timeout=20_000)
+
+
+def zoom_in(shown: Page, chart: Locator) -> None:
+    """Drag over a part of a chart, from its left to its middle."""
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    shown.mouse.move(box["x"] + 20, box["y"] + box["height"] / 2)
+    shown.mouse.down()
+    shown.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 2, steps=4)
+    shown.mouse.up()
+
+
+X_RANGE = "one => one.layout.xaxis.range.map(Number)"
+HIDDEN = "one => one.data.filter(trace => trace.visible === 'legendonly').map(trace => trace.name)"
+
+
+def test_zoom_and_hidden_series_stay_when_the_overview_is_drawn_again(chromium: Browser, server: Server) -> None:
+    watched = Watched(chromium, server)
+    watched.context.add_init_script(COUNT_LISTENERS)
+    run = LiveRun(watched)
+    shown = watched.show("/runs/two_ranks/overview")
+    loss, rates, lanes = (shown.locator(one) for one in ("#curves-loss", "#curves-lr", "#lanes"))
+    expect(loss.locator(".scatterlayer").first).to_be_attached()
+    for chart in (loss, lanes):
+        before = chart.evaluate(X_RANGE)
+        zoom_in(shown, chart)
+        wait_until(lambda chart=chart, before=before: chart.evaluate(X_RANGE) != before)  # type: ignore[misc]
+    zoomed, free = [chart.evaluate(X_RANGE) for chart in (loss, lanes)], rates.evaluate(X_RANGE)
+    toggle = loss.locator(".legend .legendtoggle").last
+    toggle.click()
+    wait_until(lambda: bool(loss.evaluate(HIDDEN)))
+    hidden, count = loss.evaluate(HIDDEN), shown.evaluate("window.sizeListeners")
+    for _ in range(2):
+        run.draw_again()
+        assert [chart.evaluate(X_RANGE) for chart in (loss, lanes)] == zoomed
+        assert loss.evaluate(HIDDEN) == hidden and "another" in loss.evaluate("one => one.data.map(one => one.name)")
+    assert rates.evaluate(X_RANGE)[1] > free[1] + 100  # what was not zoomed goes on with the run
+    assert shown.evaluate("window.sizeListeners") == count
+    shown.check("#logarithmic")
+    assert loss.evaluate(X_RANGE) == zoomed[0] and loss.evaluate(HIDDEN) == hidden
+    loss.locator(".annotation").first.click()
+    expect(shown.locator(".finding.shown")).to_have_count(1)
+    watched.check_quiet()
+    watched.context.close()
+
+
+def test_curves_are_drawn_over_time_and_the_address_says_so(watched: Watched, runs_folder: Path) -> None:
+    shown = watched.show("/runs/two_ranks/overview")
+    loss = shown.locator("#curves-loss")
+    expect(loss.locator(".scatterlayer").first).to_be_attached()
+    read = "one => ({title: one.layout.xaxis.title.text, x: one.data[0].x, range: one.layout.xaxis.range, lines: one.layout.shapes.map(line => line.x0)})"
+    over_steps = loss.evaluate(read)
+    assert over_steps["title"] == "step" and set(over_steps["lines"]) == {13, 20}
+    shown.select_option("#axis", "time")
+    wait_until(lambda: loss.evaluate(read)["title"] == "seconds since the start of the run")
+    assert shown.url.endswith("?axis=time")
+    info = json.loads((runs_folder / "two_ranks" / "run.json").read_text())
+    events = [json.loads(line) for line in (runs_folder / "two_ranks/rank0000/events.jsonl").read_text().splitlines()]
+    times = {one["step"]: one["t"] - info["start"] for one in events if one["type"] == "step" and "loss" in one}
+    over_time = loss.evaluate(read)
+    seconds = dict(zip(over_steps["x"], over_time["x"], strict=True))
+    assert all(seconds[step] == pytest.approx(times[step], abs=0.01) for step in over_steps["x"] if step in times)
+    lines = dict(zip(over_steps["lines"], over_time["lines"], strict=True))
+    assert lines[20] == pytest.approx(times[20], abs=0.01) and lines[13] == pytest.approx(times[13], abs=0.2)
+    ranges = "[...document.querySelectorAll('#charts .js-plotly-plot')].map(one => one.layout.xaxis.range.join())"
+    assert len(set(shown.evaluate(ranges))) == 1 and over_time["range"][0] < min(times.values())
+    evaluated = shown.locator("#curves-eval")
+    if evaluated.count():
+        assert evaluated.evaluate(read)["lines"] == over_time["lines"]  # over calls of the model a step has no place
+    shown.reload()
+    shown.wait_for_selector(DRAWN.format("/runs/two_ranks/overview"), state="attached")
+    expect(shown.locator("#axis")).to_have_value("time")
+    expect(loss.locator(".scatterlayer").first).to_be_attached()
+    assert loss.evaluate(read) == over_time
+    shown.select_option("#axis", "step")
+    wait_until(lambda: loss.evaluate(read) == over_steps)
+    assert shown.url.endswith("/overview")
+    watched.check()
+
+
 def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_saved(watched: Watched) -> None:
     shown = watched.show("/runs/two_ranks/ranks")
     box = shown.locator(".chart .scatterlayer .trace").last.locator(".point").last.bounding_box()
@@ -244,6 +361,7 @@ def test_a_finding_in_the_lanes_leads_to_its_card_and_to_the_batch_that_was_save
     card = shown.locator(".finding.shown")
     expect(card).to_contain_text("TD-D001 error")
     expect(card.locator("details:not(.explanation)")).to_have_attribute("open", "")
+    expect(card.locator(".explanation")).not_to_have_attribute("open", "")
     links = {one.inner_text(): one.get_attribute("href") for one in card.locator("a").all()}
     assert links["Logs of step 13"] == "/runs/two_ranks/logs?kind=both&steps=13"
     assert links["Metrics at step 13"] == "/runs/two_ranks/metrics?step=13"

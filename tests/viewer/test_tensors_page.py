@@ -1,11 +1,15 @@
 """The page Tensors in headless Chromium: the grid, parts of pictures, keys, text, maps over pictures, slices."""
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Response, Route, expect
+
+from tests.pages.arrays import write_pages
 
 from .made_tensors import ATTENTION, FIRST_KEY, RAMP, SAMPLES, WORDS, make_losses, write_made_run
 from .test_pages import CHROMIUM, Server, Watched, chromium  # noqa: F401 (a fixture)
@@ -223,3 +227,77 @@ def test_a_slice_is_shown_and_saved(made: Watched) -> None:
     field.press("Enter")
     expect(card.locator(".slice pre")).to_contain_text("index 9 is outside a dimension of size 4")
     made.complaints.clear()  # the browser tells of each 400
+
+
+SIDE = 4096  # of attention over as many tokens
+LARGEST_ANSWER = 5 << 20  # three pictures of 1 MB each, in base64
+
+
+def write_attention(folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
+    """One map of attention in two epochs: 64 MB together. They differ in a few values, far from each other."""
+    first = np.random.default_rng(9).random((SIDE, SIDE), dtype=np.float32).astype(np.float16)
+    second = first.copy()
+    second[5, 7] += 40
+    second[4000, 4090] -= 3
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"command": ["train"], "exit": {"code": 0, "signal": None}}))
+    (folder / "rank0000").mkdir()
+    (folder / "rank0000" / "events.jsonl").write_text("")
+    epochs = [("map", {"attn:attention": values}, {"epoch": epoch}) for epoch, values in enumerate((first, second))]
+    write_pages(folder / "rank0000" / "pages", epochs, run=folder.name)
+    return first, second
+
+
+def test_the_difference_of_two_large_maps_comes_in_parts(tmp_path: Path, chromium: Browser) -> None:  # noqa: F811
+    first, second = write_attention(tmp_path / "large")
+    server = Server(tmp_path)
+    watched = Watched(chromium, server)
+    sizes: list[int] = []
+
+    def note_size(answer: Response) -> None:
+        if "/pages/" in answer.url:
+            sizes.append(int(answer.headers.get("content-length") or len(answer.body())))
+
+    watched.page.on("response", note_size)
+    shown = watched.show("/runs/large/tensors?key=map&nth=0&with=map&with_nth=1")
+    card = find_card(shown, "attn:attention")
+    expect(card.locator(".distance")).to_contain_text("2 of 16,777,216 values differ beyond rounding")
+    expect(card.locator("canvas.map")).to_have_count(3)
+    for at, address in ((0, "/pages/picture?"), (2, "/pages/difference?")):
+        canvas, readout = card.locator("canvas.map").nth(at), card.locator(".readout[aria-live]").nth(at)
+        expect(card.locator(".part").nth(at)).to_contain_text("each cell is the mean of")
+        canvas.press("ArrowRight")
+        with shown.expect_response(lambda answer, address=address: address in answer.url and "rows=" in answer.url):
+            press_all(canvas, "+ + + + + + + +")
+        expect(card.locator(".part").nth(at)).to_contain_text("each cell is a value")
+        canvas.press("ArrowRight")
+        expect(readout).not_to_contain_text("mean")
+        text = readout.inner_text()
+        row, column = json.loads(text.partition(" = ")[0])
+        value = float(text.partition(" = ")[2].removeprefix("\u2248 "))
+        wanted = first if at == 0 else second - first
+        assert value == pytest.approx(float(wanted[row, column]), abs=1e-2)
+    card.get_by_role("button", name="fit").nth(2).press("Enter")
+    expect(card.locator(".part").nth(2)).to_contain_text("each cell is the mean of")
+    assert sizes and max(sizes) < LARGEST_ANSWER and sum(sizes) < (first.nbytes + second.nbytes) / 4
+    watched.check()
+    watched.context.close()
+    assert server.end() in (0, 130)
+
+
+def test_a_part_of_a_difference_is_that_of_the_values(tmp_path: Path) -> None:
+    from .conftest import Client
+
+    first, second = write_attention(tmp_path / "large")
+    query = {"key": "map", "path": "attn:attention", "other_key": "map", "other_nth": 1}
+    for rows, columns in (((0, 16), (0, 16)), ((3990, 4010), (4080, 4096))):
+        words = {"rows": f"{rows[0]}:{rows[1]}", "columns": f"{columns[0]}:{columns[1]}"}
+        found = Client(tmp_path).ask("/runs/large/pages/difference", **query, **words)
+        assert set(found) == {"path", "difference"}
+        preview = found["difference"]["preview"]
+        values = np.frombuffer(base64.b64decode(preview["data"]), "<f4").reshape(rows[1] - rows[0], -1)
+        wanted = second.astype("f8") - first.astype("f8")
+        assert np.allclose(values, wanted[slice(*rows), slice(*columns)])
+        assert abs(values).max() > 2
+    answer = Client(tmp_path).get("/api/v1/runs/large/pages/difference", params={**query, "rows": "0:9999"})
+    assert answer.status_code == 400 and answer.json()["error"] == "rows cannot be 0:9999: there are 4,096"

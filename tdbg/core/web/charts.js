@@ -52,6 +52,24 @@ function dropCharts(root) {
   if (window.Plotly) for (const place of root.querySelectorAll(".js-plotly-plot")) Plotly.purge(place);
 }
 
+// By this a chart that is drawn again knows a curve: one that is hidden stays so, whichever come before it.
+const makeUid = (kind, name) => kind + "-" + [...String(name)].map(letter => letter.codePointAt(0).toString(36)).join("-");
+
+// The range for an axis that grows with the run. While a person has zoomed it is that of before: another one would undo
+// the zoom, since plotly takes it for wanted. key: what the axis shows; with another one nothing of it stays.
+function keepRange(place, name, key, range) {
+  const given = place.givenRanges = place.givenRanges || {}, before = given[name], axis = place.layout && place.layout[name];
+  const isZoomed = before && before.key === key && axis && (before.range ? String(axis.range) !== String(before.range) : axis.autorange === false);
+  if (!isZoomed) given[name] = {key, range};
+  return given[name].range ? {range: [...given[name].range]} : {};
+}
+
+// What is called at an event of a chart, in place of what was called before: a chart that is kept is of another report.
+function replaceListener(place, event, called) {
+  place.removeAllListeners(event);
+  if (called) place.on(event, called);
+}
+
 const worstSeverity = found => ["critical", "error", "warning"].find(one => found.includes(one)) || "info";
 
 // Findings of one step share a line: [{step, numbers, severity}], the worst severity speaks.
@@ -71,13 +89,13 @@ function labelMark(group, findings) {
   return findings[group.numbers[0]].code + (group.numbers.length > 1 ? " +" + (group.numbers.length - 1) : "");
 }
 
-// The range of an axis whose values are all the same; else it is plotly's to find.
+// The range of an axis whose values are all the same; undefined else: it is plotly's to find.
 function constantRange(curves, bands) {
   let low = Infinity, high = -Infinity;
   for (const values of [...curves.map(curve => curve.y), ...bands.flatMap(band => [band.low, band.high])]) {
     for (const value of values) if (value !== null) low = Math.min(low, value), high = Math.max(high, value);
   }
-  return low === high && low !== 0 ? {range: low > 0 ? [0, 2 * low] : [2 * low, 0]} : {};
+  return low === high && low !== 0 ? (low > 0 ? [0, 2 * low] : [2 * low, 0]) : undefined;
 }
 
 // How high each chart becomes: its place is kept free until plotly is there.
@@ -122,61 +140,93 @@ function findStepRange(curves) {
   return low <= high ? [low - margin, high + margin] : undefined;
 }
 
-// Curves with findings on them. onFinding: called with the number of a finding that is clicked, onStep with where a curve
+// In which unit seconds are read: [seconds, name].
+const pickTimeUnit = span => span > 7200 ? [3600, "hours"] : span > 300 ? [60, "minutes"] : [1, "seconds"];
+
+// When a step was done, by a clock; between two steps that it knows in proportion.
+function secondsAt({steps, seconds}, step) {
+  let low = 0, high = steps.length - 1;
+  if (high < 0) return 0;
+  if (step <= steps[0] || step >= steps[high]) return step <= steps[0] ? seconds[0] : seconds[high];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (steps[middle] <= step) low = middle; else high = middle;
+  }
+  return seconds[low] + (step - steps[low]) / (steps[high] - steps[low]) * (seconds[high] - seconds[low]);
+}
+
+// When a finding was: by a clock of its rank that came as far, else by any that did, else at the end of the first.
+function secondsOfFinding({step, rank}, clocks) {
+  const known = clocks.filter(one => one.x === "step" && one.steps.length), reached = known.filter(({steps}) => steps[0] <= step && step <= steps[steps.length - 1]);
+  const clock = reached.find(one => one.rank === rank) || known.find(one => one.rank === rank) || reached[0] || known[0];
+  return clock ? secondsAt(clock, step) : 0;
+}
+
+// The time that the charts of a page share, as drawCurves takes it: unit, and range with a margin. findings: those with a step.
+function describeTime(curves, findings, clocks) {
+  const ends = curves.flatMap(({x, clock}) => x.length ? [x[0], x[x.length - 1]].map(step => secondsAt(clocks[clock], step)) : []);
+  const all = [...ends, ...findings.map(one => secondsOfFinding(one, clocks))], low = Math.min(...all), high = Math.max(...all);
+  const [seconds, unit] = pickTimeUnit(high - low), margin = (.02 * (high - low) || 1) / seconds;
+  return {clocks, seconds, unit, range: all.length ? [low / seconds - margin, high / seconds + margin] : undefined};
+}
+
+// Curves with findings on them. time: of describeTime, if the x axis is that instead of steps. onFinding: called with the number of a finding that is clicked, onStep with where a curve
 // is. points: show each value. best of a curve: {step, value}, which gets a star. range: of the x axis. Gaps of a curve are dotted.
 function drawCurves(place, chart, curves, findings, options) {
-  const traces = [], is_small = isNarrow(place), unit = escapeMarkup(chart.unit || "");
+  const traces = [], is_small = isNarrow(place), unit = escapeMarkup(chart.unit || ""), {time} = options;
+  const placeBy = clock => step => time && step !== null ? secondsAt(time.clocks[clock || 0], step) / time.seconds : step;
+  const where = time ? `%{x:.5g} ${time.unit}, ${chart.x} %{customdata}` : chart.x + " %{x}", axis = time ? "time" : chart.x;
   for (const band of chart.bands) {
-    const edge = {type: "scatter", mode: "lines", x: band.x, line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
-    traces.push({...edge, y: band.low, showlegend: false});
-    traces.push({...edge, y: band.high, name: escapeMarkup(band.name), fill: "tonexty", fillcolor: "rgba(140,145,153,.3)"});
+    const edge = {type: "scatter", mode: "lines", x: band.x.map(placeBy(0)), line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
+    traces.push({...edge, uid: makeUid("low", band.name), y: band.low, showlegend: false});
+    traces.push({...edge, uid: makeUid("high", band.name), y: band.high, name: escapeMarkup(band.name), fill: "tonexty", fillcolor: "rgba(140,145,153,.3)"});
   }
   const hasNonFinite = curves.some(curve => curve.non_finite.length);
   curves.forEach((curve, number) => {
     const color = LINE_COLORS[number % LINE_COLORS.length], dash = ["solid", "dot", "dash"][Math.floor(number / LINE_COLORS.length) % 3];
-    const name = escapeMarkup(curve.name);
+    const name = escapeMarkup(curve.name), toX = placeBy(curve.clock);
     traces.push({
-      type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x, y: curve.y, connectgaps: false,
-      opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + unit + "<extra>" + name + "</extra>",
+      uid: makeUid("curve", curve.name), type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x.map(toX), y: curve.y, customdata: curve.x, connectgaps: false,
+      opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: where + ": %{y:.5g} " + unit + "<extra>" + name + "</extra>",
     });
     const joined = joinGaps(curve);
     if (joined.x.length) {
-      traces.push({type: "scatter", mode: "lines+markers", name: name + " not on record", legendgroup: String(number), showlegend: false, x: joined.x, y: joined.y, connectgaps: false,
+      traces.push({uid: makeUid("joined", curve.name), type: "scatter", mode: "lines+markers", name: name + " not on record", legendgroup: String(number), showlegend: false, x: joined.x.map(toX), y: joined.y, connectgaps: false,
         hoverinfo: "skip", opacity: .8, line: {color, width: 1, dash: "dot"}, marker: {color, size: 4}});
     }
     if (curve.best) {
-      traces.push({type: "scatter", mode: "markers", name: name + " best", legendgroup: String(number), showlegend: false, x: [curve.best.step], y: [curve.best.value],
+      traces.push({uid: makeUid("best", curve.name), type: "scatter", mode: "markers", name: name + " best", legendgroup: String(number), showlegend: false, x: [curve.best.step], y: [curve.best.value],
         marker: {color, symbol: "star", size: 13, line: {width: 1, color: readColor("front")}}, hovertemplate: "best: " + chart.x + " %{x}: %{y:.5g} " + unit + "<extra>" + name + "</extra>"});
     }
     if (!curve.non_finite.length) return;
-    const bad = {type: "scatter", mode: "lines+markers", name: name + " not finite", legendgroup: String(number), showlegend: false, yaxis: "y2", x: [], y: [], text: [], connectgaps: false,
+    const bad = {uid: makeUid("bad", curve.name), type: "scatter", mode: "lines+markers", name: name + " not finite", legendgroup: String(number), showlegend: false, yaxis: "y2", x: [], y: [], text: [], connectgaps: false,
       line: {color: readColor("critical"), width: 2}, marker: {color: readColor("critical"), symbol: "x", size: 7}, hovertemplate: "%{text}<extra>" + name + "</extra>"};
     for (const [first, last, count, kind] of curve.non_finite) {
       const words = kind.split("+").map(word => ({nan: "NaN", inf: "Inf", "-inf": "-Inf"}[word] || word)).join(", ");
       const text = escapeMarkup(`${words}: ${first === last ? chart.x + " " + first : chart.x + "s " + first + " to " + last + ", " + count + " values"}`);
-      bad.x.push(first, last, null), bad.y.push(.03, .03, null), bad.text.push(text, text, "");
+      bad.x.push(toX(first), toX(last), null), bad.y.push(.03, .03, null), bad.text.push(text, text, "");
     }
     traces.push(bad);
   });
-  const groups = chart.marked ? groupMarks(findings) : [];
+  const groups = chart.marked || time ? groupMarks(findings) : [], markX = group => time ? secondsOfFinding(findings[group.numbers[0]], time.clocks) / time.seconds : group.step;
   const shapes = groups.map(group => ({
-    type: "line", x0: group.step, x1: group.step, yref: "paper", y0: 0, y1: 1, line: {color: readColor(group.severity), width: 1.3, dash: "dash"},
+    type: "line", x0: markX(group), x1: markX(group), yref: "paper", y0: 0, y1: 1, line: {color: readColor(group.severity), width: 1.3, dash: "dash"},
   }));
   const annotations = groups.slice(0, MAX_LABELS).map((group, number) => ({
-    x: group.step, yref: "paper", y: 1 - .08 * (number % 5), yanchor: "top", xanchor: "left", showarrow: false, captureevents: true,
+    x: markX(group), yref: "paper", y: 1 - .08 * (number % 5), yanchor: "top", xanchor: "left", showarrow: false, captureevents: true,
     text: escapeMarkup(labelMark(group, findings)), font: {size: 10, color: readColor(group.severity)}, bgcolor: readColor("back"), opacity: .9,
     hovertext: group.numbers.slice(0, 4).map(at => escapeMarkup(cutText(findings[at].title, 90))).join("<br>"),
   }));
-  const wasDrawn = Boolean(place.data);
-  Plotly.react(place, traces, chartLayout({  // what was zoomed stays
-    uirevision: options.logarithmic ? "log" : "linear", height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
+  const scale = options.logarithmic ? "log" : "linear";
+  Plotly.react(place, traces, chartLayout({  // what was zoomed or hidden stays
+    uirevision: "kept", height: heightOfCurves(place, chart, curves), shapes, annotations, showlegend: countLegendRows(place, chart, curves) > 0,
     legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
-    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...(options.range ? {range: [...options.range]} : {})},
-    yaxis: {type: options.logarithmic ? "log" : "linear", ...(options.logarithmic ? {} : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: unit ? " " + unit : ""},
+    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {uirevision: axis, title: {text: time ? time.unit + " since the start of the run" : chart.x, standoff: 4}, nticks: is_small ? 5 : 10, ...keepRange(place, "xaxis", axis, time ? time.range : options.range)},
+    yaxis: {uirevision: scale, type: scale, ...keepRange(place, "yaxis", scale, options.logarithmic ? undefined : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: unit ? " " + unit : ""},
     ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
   }), CHART_CONFIG);
-  if (!wasDrawn && options.onFinding) place.on("plotly_clickannotation", event => options.onFinding(groups[event.index].numbers[0]));
-  if (!wasDrawn && options.onStep) place.on("plotly_click", event => options.onStep(event.points[0].x));
+  replaceListener(place, "plotly_clickannotation", options.onFinding && (event => options.onFinding(groups[event.index].numbers[0])));
+  replaceListener(place, "plotly_click", options.onStep && (event => options.onStep(event.points[0].x)));
 }
 
 // From 0 to 1, dark to bright.
@@ -187,8 +237,8 @@ function scaleColor(share) {
 }
 
 // A row a parameter, by step, in colours of the logarithm; what is not finite is red. Bars with colours of their own:
-// heat maps and colour bars of plotly have inline styles, which the policy of the page refuses.
-function drawHeat(place, heat) {
+// time: of describeTime, where columns are named by that. Heat maps and colour bars of plotly have inline styles, which the policy of the page refuses.
+function drawHeat(place, heat, time) {
   const {least, most} = measureHeat(heat);
   const is_small = isNarrow(place), height = heightOfRow(heat);
   const cells = {x: [], y: [], base: [], text: [], color: []}, red = {x: [], y: [], base: [], text: []};
@@ -206,8 +256,10 @@ function drawHeat(place, heat) {
   const rows = heat.rows.map((_, at) => at), columns = heat.x.map((_, at) => at);
   const ticks = columns.filter(at => at % Math.ceil(columns.length / (is_small ? 4 : 8)) === 0);
   Plotly.react(place, traces, chartLayout({
+    uirevision: heat.x.slice(0, 2).join(),  // while columns are as far apart, a range of them means the same
     barmode: "overlay", bargap: 0, hovermode: "closest", height: heightOfHeat(heat), margin: {l: 10, r: 10, t: 8, b: 34},
-    xaxis: {title: {text: "step", standoff: 4}, tickvals: ticks, ticktext: ticks.map(at => String(heat.x[at])), range: [-.5, columns.length - .5], showgrid: false, zeroline: false},
+    xaxis: {title: {text: time ? time.unit + " since the start of the run" : "step", standoff: 4}, tickvals: ticks,
+      ticktext: ticks.map(at => time ? formatNumber(secondsAt(time.clocks[heat.clock], heat.x[at]) / time.seconds) : String(heat.x[at])), range: [-.5, columns.length - .5], showgrid: false, zeroline: false},
     yaxis: {tickvals: rows, ticktext: heat.rows.map(name => escapeMarkup(cutText(name, is_small ? 16 : 40))), range: [rows.length - .5, -.5], showgrid: false, zeroline: false, tickfont: {size: height > 15 ? 11 : 9}},
   }), CHART_CONFIG);
 }
@@ -229,9 +281,9 @@ function drawLanes(place, lanes, findings, options) {
   const rows = lanes.rows, height = heightOfLane(rows), is_small = isNarrow(place);
   const latest = Math.max(0, ...rows.map(row => Math.max(...row.ends.map(end => end.t), ...row.bars.map(bar => bar[2]))));
   const earliest = Math.min(latest, ...rows.map(row => row.bars.length ? row.bars[0][1] : latest));
-  const [unit, unitName] = latest - earliest > 7200 ? [3600, "hours"] : latest - earliest > 300 ? [60, "minutes"] : [1, "seconds"];
+  const [unit, unitName] = pickTimeUnit(latest - earliest);
   const traces = lanes.kinds.map((kind, number) => {
-    const found = {type: "bar", name: escapeMarkup(kind), x: [], y: [], width: [], base: [], customdata: [], marker: {color: LANE_COLORS[number], line: {width: 0}}};
+    const found = {uid: makeUid("kind", kind), type: "bar", name: escapeMarkup(kind), x: [], y: [], width: [], base: [], customdata: [], marker: {color: LANE_COLORS[number], line: {width: 0}}};
     rows.forEach((row, at) => {
       for (const [what, start, end, low, high, first, last] of row.bars) {
         if (what !== number) continue;
@@ -256,20 +308,19 @@ function drawLanes(place, lanes, findings, options) {
     }
   });
   const from = earliest / unit, until = latest / unit, span = Math.max(until - from, 1e-6);
-  traces.push({type: "scatter", mode: "markers+text", name: "ended", x: ends.x, y: ends.y, text: ends.text, textposition: "middle right", textfont: {size: 10, color: ends.color},
+  traces.push({uid: "ended", type: "scatter", mode: "markers+text", name: "ended", x: ends.x, y: ends.y, text: ends.text, textposition: "middle right", textfont: {size: 10, color: ends.color},
     marker: {symbol: "line-ns", size: height - 6, line: {width: 2.5, color: ends.color}}, customdata: ends.hover, hovertemplate: "%{customdata}<extra></extra>", showlegend: false});
-  if (marks.x.length) traces.push({type: "scatter", mode: "markers", name: "finding", x: marks.x, y: marks.y, text: marks.text, customdata: marks.customdata,
+  if (marks.x.length) traces.push({uid: "finding", type: "scatter", mode: "markers", name: "finding", x: marks.x, y: marks.y, text: marks.text, customdata: marks.customdata,
     marker: {symbol: "diamond", size: height > 20 ? 11 : 8, color: marks.color, line: {width: 1, color: readColor("back")}}, hovertemplate: "%{text}<extra></extra>"});
   const each = Math.ceil(rows.length / 64), shown = rows.map((_, at) => at).filter(at => at % each === 0);
-  const wasDrawn = Boolean(place.data);
   Plotly.react(place, traces, chartLayout({
-    barmode: "overlay", bargap: 0, height: heightOfLanes(lanes), showlegend: true, hovermode: "closest",
+    uirevision: unitName, barmode: "overlay", bargap: 0, height: heightOfLanes(lanes), showlegend: true, hovermode: "closest",
     legend: {orientation: "h", x: 0, y: 1, yanchor: "bottom", font: {size: 11}, traceorder: "normal"}, margin: {l: 10, r: 10, t: is_small ? 60 : 30, b: 40},
-    xaxis: {title: {text: unitName + " since the start of the run", standoff: 4}, range: [from - .02 * span, until + (is_small ? .04 : .14) * span], zeroline: false, nticks: is_small ? 5 : 10},
+    xaxis: {title: {text: unitName + " since the start of the run", standoff: 4}, ...keepRange(place, "xaxis", unitName, [from - .02 * span, until + (is_small ? .04 : .14) * span]), zeroline: false, nticks: is_small ? 5 : 10},
     yaxis: {range: [rows.length - .4, -.6], tickvals: shown, ticktext: shown.map(at => escapeMarkup(cutText(rows[at].name, is_small ? 14 : 40))), showgrid: false, zeroline: false, tickfont: {size: height > 20 ? 12 : 10}, fixedrange: true},
   }), CHART_CONFIG);
-  if (!wasDrawn && options.onFinding) place.on("plotly_click", event => {
+  replaceListener(place, "plotly_click", options.onFinding && (event => {
     const point = event.points.find(one => typeof one.customdata === "number");
     if (point) options.onFinding(point.customdata);
-  });
+  }));
 }

@@ -1,7 +1,8 @@
 // The report of a run: its story, its lanes and curves by charts.js, its tables. For the file and the viewer.
 // data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
 // for the charts. options.addLinks: called with a finding and the place of its links. options.kept: what readChoices gave
-// of the report before: it stays as it was. Returns {redraw, showFinding}.
+// of the report before: it stays as it was, charts with their zoom too. options.axis: "time" or "step", what the curves are
+// drawn over; options.onAxis: called with what is chosen instead. Returns {redraw, showFinding}.
 function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
   headline.id = "headline";
@@ -12,8 +13,11 @@ function buildReport(root, data, options = {}) {
   if (story) story.id = "story", data.findings.forEach(fillFinding);
 
   const lanesSection = data.lanes.rows.length ? addSection("lanes-section", "Ranks over time") : null, lanes = lanesSection ? addLanes() : null;
+  let axis = null;  // over what the curves are drawn
   const logarithmic = data.charts.length || data.heats.length ? addCharts() : null;
-  const curvesByStep = data.charts.filter(chart => chart.x === "step").flatMap(chart => [...chart.curves, ...chart.bands, ...chart.choices.flatMap(choice => choice.curves)]);
+  const listAll = chart => [...chart.curves, ...chart.choices.flatMap(choice => choice.curves)];
+  const curvesByStep = data.charts.filter(chart => chart.x === "step").flatMap(chart => [...listAll(chart), ...chart.bands]);
+  const time = describeTime(data.charts.flatMap(listAll), data.findings.filter(one => one.step !== null), data.clocks);
   const found = data.findings.map(finding => finding.step).filter(step => typeof step === "number");
   const stepRange = curvesByStep.length ? findStepRange([...curvesByStep, {x: found}]) : undefined;  // their marks are within it
   const tables = appendElement("div", undefined, root);
@@ -35,7 +39,7 @@ function buildReport(root, data, options = {}) {
 
   function showFinding(number) {
     if (!story || !story.children[number]) return;
-    const card = story.children[number], evidence = card.querySelector("details");
+    const card = story.children[number], evidence = card.querySelector("details:not(.explanation)");
     if (evidence) evidence.open = true;
     for (const one of story.children) one.classList.toggle("shown", one === card);
     card.scrollIntoView({behavior: "smooth", block: "center"});
@@ -63,13 +67,19 @@ function buildReport(root, data, options = {}) {
     appendElement("summary", "evidence" + (finding.grade ? ", " + finding.grade : ""), box);
     const list = appendElement("ul", undefined, box);
     for (const line of finding.evidence) appendElement("li", line, list);
-    if (finding.traceback.length) appendElement("pre", finding.traceback.join("\n"), box);
+    if (finding.traceback.length) appendElement("pre", finding.traceback.join("\n"), box).tabIndex = 0;  // it scrolls by keys too
   }
 
   function addLanes() {
     appendElement("p", data.lanes.note, lanesSection, "note").id = "lanes-note";
-    const place = appendElement("div", undefined, lanesSection, "chart");
-    place.id = "lanes";
+    return addPlace("lanes", lanesSection);
+  }
+
+  // Of a chart, by its name: that of the report before, which keeps what was zoomed and hidden.
+  function addPlace(name, parent) {
+    const place = (options.kept && options.kept.places.get(name)) || appendElement("div", undefined, undefined, "chart");
+    place.id = name;
+    parent.append(place);
     return place;
   }
 
@@ -79,10 +89,15 @@ function buildReport(root, data, options = {}) {
     const box = appendElement("input", undefined, label);
     box.type = "checkbox", box.id = "logarithmic", box.checked = Boolean(options.kept && options.kept.logarithmic);
     label.append(" logarithmic");
+    axis = appendElement("select", undefined, appendElement("label", "over ", box.closest("p")));
+    axis.id = "axis";
+    for (const name of ["step", "time"]) appendElement("option", name, axis).value = name;
+    axis.value = options.axis === "time" ? "time" : "step";
+    axis.addEventListener("change", () => { redraw(); if (options.onAxis) options.onAxis(axis.value); });
     const charts = appendElement("div", undefined, section), heats = appendElement("div", undefined, section);
     charts.id = "charts", heats.id = "heats";
     for (const chart of data.charts) fillChart(chart, charts);
-    for (const heat of data.heats) fillHeat(heat, heats);
+    data.heats.forEach((heat, number) => fillHeat(heat, heats, number));
     box.addEventListener("change", () => data.charts.forEach(drawChart));
     return box;
   }
@@ -100,15 +115,17 @@ function buildReport(root, data, options = {}) {
       chart.select.addEventListener("change", () => drawChart(chart));
     }
     appendElement("p", chart.note, box, "note");
-    chart.place = appendElement("div", undefined, box, "chart");
+    chart.place = addPlace("curves-" + chart.id, box);
   }
 
-  function fillHeat(heat, heats) {
+  function fillHeat(heat, heats, number) {
     const box = appendElement("div", undefined, heats);
     appendElement("h3", heat.title, box);
     appendElement("p", `${heat.note} ${describeHeatColors(heat)}`, box, "note");
-    heat.place = appendElement("div", undefined, box, "chart");
+    heat.place = addPlace("heat-" + number, box);
   }
+
+  const getTime = () => axis && axis.value === "time" ? time : undefined;
 
   function listCurves(chart) {
     return chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
@@ -116,7 +133,7 @@ function buildReport(root, data, options = {}) {
 
   function drawChart(chart) {
     if (!window.Plotly) return;
-    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding, range: chart.x === "step" ? stepRange : undefined});
+    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding, time: getTime(), range: chart.x === "step" ? stepRange : undefined});
   }
 
   function fillTable(found) {
@@ -137,9 +154,10 @@ function buildReport(root, data, options = {}) {
     if (!window.Plotly || !tables.isConnected) return;
     if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
     data.charts.forEach(drawChart);
-    data.heats.forEach(heat => drawHeat(heat.place, heat));
+    data.heats.forEach(heat => drawHeat(heat.place, heat, getTime()));
   }
 
+  if (options.kept) for (const place of options.kept.places.values()) if (!place.isConnected) Plotly.purge(place);
   if (options.kept) for (const [name, box] of listBoxes(root)) if (options.kept.boxes.has(name)) box.open = options.kept.boxes.get(name);
   reserveRoom();
   redraw();
@@ -151,11 +169,12 @@ function buildReport(root, data, options = {}) {
 // What opens and closes, by the card it stands on.
 const listBoxes = root => [...root.querySelectorAll(".finding > details")].map(box => [box.parentElement.querySelector("h3").textContent + box.className, box]);
 
-// What a person has chosen on a report: null before there is one.
+// What a person has chosen on a report, and its charts: null before there is one.
 function readChoices(root) {
   if (!root.querySelector("#headline")) return null;
   const choices = [...root.querySelectorAll("#charts select")].map(one => [one.closest("[id]").id, one.value]);
-  return {logarithmic: root.querySelector("#logarithmic")?.checked, choices: new Map(choices), boxes: new Map(listBoxes(root).map(([name, box]) => [name, box.open]))};
+  const places = [...root.querySelectorAll(".chart.js-plotly-plot")].map(place => [place.id, place]);
+  return {places: new Map(places), logarithmic: root.querySelector("#logarithmic")?.checked, choices: new Map(choices), boxes: new Map(listBoxes(root).map(([name, box]) => [name, box.open]))};
 }
 
 const LONG_WORD = /\S{32}/;  // only words of this length are broken

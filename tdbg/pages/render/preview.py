@@ -102,10 +102,13 @@ def build_preview(tensor: Tensor, budget: int, region: Region | None = None) -> 
     return made._replace(region=area, leading=_leading_of(tensor))
 
 
-def build_difference_previews(first: Tensor, second: Tensor, budget: int) -> tuple[Preview, Preview, Preview] | None:
-    """Both, and the second minus the first, each at most ``budget`` bytes; None as for `build_preview`.
+def build_difference_previews(
+    first: Tensor, second: Tensor, budget: int, region: Region | None = None
+) -> tuple[Preview, Preview, Preview] | None:
+    """Both or a part of both, and the second minus the first, each at most ``budget`` bytes; None as for `build_preview`.
 
-    They are of one shape, and of the same planes and blocks. Raises TdbgError where one cannot be read.
+    They are of one shape, and of the same planes and blocks. Memory: some rows of both, and the previews. Raises
+    TdbgError where one cannot be read.
     """
     import numpy
 
@@ -114,8 +117,9 @@ def build_difference_previews(first: Tensor, second: Tensor, budget: int) -> tup
         return None
     first.check_size()
     second.check_size()
-    count, block = _fit_to_budget(whole, budget)
-    area = whole_region((count, *whole[1:]))
+    area = region or whole_region(whole)
+    count, block = _fit_to_budget(area.size, budget)
+    area = area._replace(planes=(area.planes[0], area.planes[0] + count))
     if _is_too_large(first, area) or _is_too_large(second, area):
         return None
     one, other = _compute_cells(first, area, block), _compute_cells(second, area, block)

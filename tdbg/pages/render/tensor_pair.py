@@ -7,6 +7,7 @@ from tdbg.core.tables import to_json_value
 from tdbg.pages.diff.tensor_distance import Distance, compare_tensors
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.render.preview import build_difference_previews
+from tdbg.pages.render.region import Region
 from tdbg.pages.render.tensor_picture import encode_preview, truncate_text
 
 
@@ -24,6 +25,16 @@ def describe_tensor_pair(first: Tensor, second: Tensor, budget: int) -> dict[str
         return found | {"why": distance.reason or "the values take too much room to be shown"}
     sides["first"]["preview"], sides["second"]["preview"], gaps = map(encode_preview, previews)
     return found | {"difference": {"shape": list(first.shape), "preview": gaps}}
+
+
+def describe_region_difference(first: Tensor, second: Tensor, budget: int, region: Region) -> dict[str, Any]:
+    """The second minus the first, of a part alone; ``why`` where there is none. Raises TdbgError where one cannot be read."""
+    found: dict[str, Any] = {"path": truncate_text(first.path)}
+    is_alike = first.shape == second.shape
+    previews = build_difference_previews(first, second, budget, region) if is_alike else None
+    if previews is None:
+        return found | {"why": "it takes too much room" if is_alike else "their shapes differ"}
+    return found | {"difference": {"shape": list(first.shape), "preview": encode_preview(previews[2])}}
 
 
 def _describe_side(tensor: Tensor) -> dict[str, Any]:

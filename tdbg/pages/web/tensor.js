@@ -101,7 +101,8 @@ function element(name, text, parent, attributes) {
 
 class Heat {
   // A canvas of cells. Wheel, buttons and keys zoom, dragging and arrow keys move; words stand at the axes where there is room for them.
-  // scale: {low, high, diverging} of the colours, shared with another picture; else that of the values.
+  // scale: {low, high, diverging} of the colours, shared with another picture; else that of the values. {diverging} alone: of
+  // the values, with 0 in the middle.
   // fetchPart: given {planes, rows, columns}, the preview of that part; then other planes can be chosen, and zooming shows more.
   constructor(parent, tensor, datapoint, scale, fetchPart) {
     this.tensor = tensor; this.datapoint = datapoint; this.scale = scale; this.fetchPart = fetchPart; this.pinned = null;
@@ -118,9 +119,17 @@ class Heat {
     this.rowWords = wordsFor(this.datapoint, high); this.columnWords = wordsFor(this.datapoint, wide);
     this.low = finite.reduce((a, b) => Math.min(a, b), Infinity); this.top = finite.reduce((a, b) => Math.max(a, b), -Infinity);
     if (!finite.length) { this.low = 0; this.top = 0; }
-    if (this.scale) { this.low = this.scale.low; this.top = this.scale.high; }
+    if (this.scale && this.scale.low !== undefined) { this.low = this.scale.low; this.top = this.scale.high; }
+    else if (this.scale) { this.top = Math.max(-this.low, this.top, 0); this.low = -this.top; }
     this.colour = palette(this.low, this.top, Boolean(this.scale && this.scale.diverging));
     if (this.note) this.tellScale();
+  }
+
+  rescale() {  // the scale that is shared has become wider
+    this.low = this.scale.low; this.top = this.scale.high; this.picture = null;
+    this.colour = palette(this.low, this.top, Boolean(this.scale.diverging));
+    if (this.under) this.under = null;  // in colours of before
+    this.tellScale(); this.draw();
   }
 
   build(parent) {
@@ -176,7 +185,9 @@ class Heat {
     this.button(tools, "\u203a", () => { if (this.base.region[0][1] < this.base.whole[0]) this.choose(this.base.region[0][1]); }, "later planes");
   }
 
-  async choose(start) {
+  // isFollowing: after another picture beside this one, which `onChoose` was told of.
+  async choose(start, isFollowing) {
+    if (this.onChoose && !isFollowing) this.onChoose(start);
     const {whole, leading, image} = this.base, last = leading[leading.length - 1];
     const end = image || leading.length < 2 ? whole[0] : (Math.floor(start / last) + 1) * last;  // one sample at a time
     const mine = this.asked = `planes ${start}`, preview = await this.fetchPart({planes: `${start}:${Math.min(start + this.step, end)}`});

@@ -12,6 +12,7 @@ from tdbg.core.redaction import redact_text
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.core.tables import format_short, to_json_value
 from tdbg.core.webpage import write_graphs
+from tdbg.rules.report_page.finding_traces import FindingTraces
 from tdbg.rules.report_page.rank_lanes import KINDS, RunLanes
 from tdbg.rules.report_page.run_curves import RunCurves
 from tdbg.rules.report_page.run_tables import format_time, list_tables
@@ -28,7 +29,7 @@ Reader = Callable[[ProcessDir], Iterable[Event]]
 
 
 class FindingData(TypedDict):
-    """A finding as the page shows it."""
+    """A finding as the page shows it. trace: of its step, as a path in the run directory; empty for none."""
 
     code: str
     severity: str
@@ -43,6 +44,7 @@ class FindingData(TypedDict):
     grade: str
     cause: str
     try_next: str
+    trace: str
 
 
 def write_page(file: IO[bytes], run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> None:
@@ -64,10 +66,12 @@ def describe_run(
     findings = [finding for story in stories for finding in (story.first, *story.followers)]
     followers = {id(finding) for story in stories for finding in story.followers}
     curves, lanes = RunCurves(verdict, processes), RunLanes(verdict, processes, findings)
+    traces = FindingTraces(findings)
     for process in processes:
         for event in _read_events(process, read):
             curves.add_event(process, event)
             lanes.add_event(process, event)
+            traces.add_event(process, event)
     first_t = lanes.find_first_t()
     start = info.get("start")
     start_t = float(start) if isinstance(start, int | float) and first_t and 0 < first_t - start < 1e8 else first_t or 0
@@ -76,20 +80,25 @@ def describe_run(
         "severity": verdict.worst_severity or ("info" if verdict.level == "off" else "none"),
         "facts": [_clean_text(fact) for fact in _iter_facts(verdict, info)],
         "lines": [] if verdict.findings else [_clean_text(line) for line in verdict.format_summary()[1:]],
-        "findings": [describe_finding(finding, follows=id(finding) in followers) for finding in findings],
+        "findings": [
+            describe_finding(finding, follows=id(finding) in followers, trace=traces.get_file(number))
+            for number, finding in enumerate(findings)
+        ],
+        "was_profiled": traces.has_any,
         "lanes": {
             "kinds": KINDS,
             "rows": lanes.build_lanes(start_t),
             "note": lanes.describe_left_out(),
         },
         "charts": curves.build_charts(),
+        "clocks": curves.build_clocks(start_t),
         "heats": curves.build_heat_charts(),
         "tables": list_tables(verdict, info, notes),
     }
 
 
-def describe_finding(finding: Finding, *, follows: bool = False) -> FindingData:
-    """A finding with its texts cut. follows: from the one above it, or from what that follows from."""
+def describe_finding(finding: Finding, *, follows: bool = False, trace: str = "") -> FindingData:
+    """A finding with its texts cut. follows: from the one above it, or from what that follows from. trace: of its step."""
     evidence, traceback = list(finding.evidence), []
     if TRACEBACK in evidence:
         at = evidence.index(TRACEBACK)
@@ -109,6 +118,7 @@ def describe_finding(finding: Finding, *, follows: bool = False) -> FindingData:
         "grade": grades.get(finding.grade, ""),
         "cause": _clean_text(finding.cause),
         "try_next": _clean_text(finding.try_next),
+        "trace": trace,
     }
 
 

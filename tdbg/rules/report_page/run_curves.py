@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from tdbg.core.curve_points import BandData, CurveData, CurvePoints, ValueBand, merge_equal
-from tdbg.core.events import Event, Params, Step
+from tdbg.core.events import MAX_STEP, Event, Params, Step
 from tdbg.core.heat_grid import HeatData, HeatGrid
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.step_clock import StepClock
 from tdbg.core.tables import format_count, format_short, join_limited
+from tdbg.core.time_lanes import LATEST_T
 from tdbg.rules.report_page.processes import name_process, sort_by_interest
 from tdbg.rules.text import format_ranks
 from tdbg.rules.verdict import Verdict
@@ -76,16 +78,27 @@ CHARTS = (
 )
 
 
+class Clock(TypedDict):
+    """When the steps of a process were done, or its calls in evaluation: in seconds of the run."""
+
+    rank: int | None
+    x: str
+    steps: list[int]
+    seconds: list[float]
+
+
 class ProcessCurves:
     """The curves of one process."""
 
-    def __init__(self, name: str, marked: Sequence[int], buckets: int) -> None:
-        self.name = name
+    def __init__(self, name: str, marked: Sequence[int], buckets: int, rank: int | None = None) -> None:
+        self.name, self.rank = name, rank
+        self.clocks = {"step": StepClock(), "call": StepClock()}
         self.curves: dict[tuple[str, str], CurvePoints] = {}
         self._marked, self._buckets = marked, buckets
 
     def add_step(self, event: Step) -> None:
         """Take what a step record holds."""
+        self._add_time(event)
         if event.phase == "eval":
             self._get_curve("eval", "").add_point(event.call or event.step, event.forward_ms)
             return
@@ -98,6 +111,11 @@ class ProcessCurves:
         if event.other_losses:
             self._get_curve("loss", "other optimizer").add_point(event.step, event.other_losses[-1])
 
+    def _add_time(self, event: Step) -> None:
+        x, number = ("call", event.call or event.step) if event.phase == "eval" else ("step", event.step)
+        if 0 < event.t < LATEST_T and abs(number) < MAX_STEP:
+            self.clocks[x].add_record(number, event.t)
+
     def _get_curve(self, chart: str, name: str) -> CurvePoints:
         key = (chart, name)
         if key not in self.curves:
@@ -106,8 +124,9 @@ class ProcessCurves:
 
 
 class HeatChart(HeatData):
-    """A grid with its title."""
+    """A grid with its title. clock: by its number that which tells when each step was."""
 
+    clock: int
     title: str
     note: str
 
@@ -127,7 +146,7 @@ class GradientNorms:
         elif event.grad_norms and self.grids:
             self.grids[-1].add_record(event.step, event.grad_norms)
 
-    def as_data(self) -> Iterable[HeatChart]:
+    def as_data(self, clock: int) -> Iterable[HeatChart]:
         """Each grid that has a value."""
         for grid in self.grids:
             data = grid.as_data()
@@ -136,7 +155,7 @@ class GradientNorms:
                     f" {format_count(grid.omitted_rows, 'parameter')} left out, evenly." if grid.omitted_rows else ""
                 )
                 note = f"Of {self.name} alone. A cell is the largest norm of its steps.{left_out}"
-                yield {**data, "title": "Gradient norm by parameter", "note": note}
+                yield {**data, "clock": clock, "title": "Gradient norm by parameter", "note": note}
 
 
 class RunCurves:
@@ -149,7 +168,7 @@ class RunCurves:
         buckets = BUCKETS if len(chosen) <= 2 else BUCKETS_OF_MANY
         labels = {process.label for process in chosen}
         self._lines = {
-            process.label: ProcessCurves(name_process(process), marked, buckets)
+            process.label: ProcessCurves(name_process(process), marked, buckets, process.rank)
             for process in processes
             if process.label in labels
         }
@@ -177,13 +196,26 @@ class RunCurves:
         found = [self._build_chart(*about) for about in CHARTS]
         return [chart for chart in found if chart["curves"] or chart["choices"]]
 
+    def build_clocks(self, start_t: float) -> list[Clock]:
+        """Two for each process with lines of its own: of its steps and of its calls, in that order."""
+        found: list[Clock] = []
+        for process in self._lines.values():
+            for x, clock in process.clocks.items():
+                steps, seconds = clock.list_points(start_t)
+                found.append({"rank": process.rank, "x": x, "steps": steps, "seconds": seconds})
+        return found
+
     def build_heat_charts(self) -> list[HeatChart]:
         """The gradient norms of the parameters of the process that comes first."""
-        return [heat for norms in self._norms.values() for heat in norms.as_data()]
+        numbers = {label: 2 * number for number, label in enumerate(self._lines)}
+        return [heat for label, norms in self._norms.items() for heat in norms.as_data(numbers[label])]
 
     def _build_chart(self, chart: str, title: str, unit: str, x: str) -> Chart:
-        lines = [(process, self._list_curves(process, chart)) for process in self._lines.values()]
-        lines = [(process, curves) for process, curves in lines if curves]
+        lines = [
+            (process, curves, 2 * number + (x == "call"))
+            for number, process in enumerate(self._lines.values())
+            if (curves := self._list_curves(process, chart))
+        ]
         made: Chart = {
             "id": chart,
             "title": title,
@@ -197,16 +229,20 @@ class RunCurves:
         }
         if chart == "phases":
             made["choices"] = [
-                {"name": process.name, "curves": [curve.as_data(name) for name, curve in curves]}
-                for process, curves in lines
+                {"name": process.name, "curves": [_build_curve(curve, name, clock) for name, curve in curves]}
+                for process, curves, clock in lines
             ]
             return made
         if chart == "step_ms" and len(self._stepped) < 2:
             return made
         is_alone = len(self._stepped) == 1
-        named = [(process.name, name, curve.as_data("")) for process, curves in lines for name, curve in curves]
+        named = [
+            (process.name, name, _build_curve(curve, "", clock))
+            for process, curves, clock in lines
+            for name, curve in curves
+        ]
         made["curves"] = _merge_processes(named, title.lower(), is_alone=is_alone)
-        made["note"] = _describe_points(curve for process, curves in lines for _, curve in curves)
+        made["note"] = _describe_points(curve for _, curves, _ in lines for _, curve in curves)
         if self._bands and chart in self._bands:
             band = self._bands[chart].as_data(f"{BAND}, least to most")
             made["bands"] = [band] if band["x"] else []
@@ -218,6 +254,10 @@ class RunCurves:
     @staticmethod
     def _list_curves(process: ProcessCurves, chart: str) -> list[tuple[str, CurvePoints]]:
         return [(name, curve) for (of, name), curve in process.curves.items() if of == chart and not curve.is_empty()]
+
+
+def _build_curve(curve: CurvePoints, name: str, clock: int) -> CurveData:
+    return {**curve.as_data(name), "clock": clock}
 
 
 def _merge_processes(named: Sequence[tuple[str, str, CurveData]], title: str, *, is_alone: bool) -> list[CurveData]:

@@ -14,6 +14,7 @@ from tdbg.launch.ask import send_request
 from tdbg.launch.live import read_snapshot
 from tdbg.viewer.answers.debug import WhichRun
 from tdbg.viewer.routes import API, ConflictError, route
+from tdbg.viewer.run_answers import RequestSent
 from tdbg.viewer.run_library import Served
 
 Level = Literal["off", "basic", "advanced", "extreme"]
@@ -84,7 +85,7 @@ def _is_woken(flag: Flag, level: str, looks: Mapping[str, Any], started: Contain
     return is_of_level or (flag.name not in started and looks.get(flag.name, {}).get("count", 0) > 0)
 
 
-@route("POST", f"{API}/runs/{{run}}/flags", changes=True)
+@route("POST", f"{API}/runs/{{run}}/flags", changes=True, answers=RequestSent)
 def change_flags(served: Served, run: str, body: Change) -> dict[str, Any]:
     """Change level and flags of a live run, as `tdbg control`; the answer does not wait for the ranks."""
     found = served.runs.open_run(run)
@@ -93,13 +94,13 @@ def change_flags(served: Served, run: str, body: Change) -> dict[str, Any]:
     return _send(served, run, Request(number=0, level=body.level, flags=flags, for_steps=body.for_steps))
 
 
-@route("POST", "/debug/level/{level}", changes=True)
+@route("POST", "/debug/level/{level}", changes=True, answers=RequestSent)
 def change_level(served: Served, level: Level, query: WhichRun) -> dict[str, Any]:
     """Change the level of a live run: off, basic, advanced or extreme."""
     return _send(served, served.runs.open_newest(query.run).path.name, Request(number=0, level=level))
 
 
-@route("POST", "/debug/clear", changes=True)
+@route("POST", "/debug/clear", changes=True, answers=RequestSent)
 def clear_history(served: Served, query: WhichRun) -> dict[str, Any]:
     """Clear the last steps that each rank of a live run keeps for reports."""
     return _send(served, served.runs.open_newest(query.run).path.name, Request(number=0, clear_history=True))

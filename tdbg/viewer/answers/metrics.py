@@ -20,6 +20,7 @@ from tdbg.metrics.rows.series_data import describe_metrics, list_series
 from tdbg.viewer.encoding import encode_json
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
+from tdbg.viewer.series_answers import CurvesAnswer, MetricsAnswer
 
 MAX_KEPT = 16  # answers in memory: thinned, so some 100 KB each
 MAX_KEPT_BYTES = 16 << 20  # of all of them as JSON
@@ -84,7 +85,7 @@ class CurvesQuery(MetricsQuery, kw_only=True, forbid_unknown_fields=True):
     smooth: float = 0.0
 
 
-@route("GET", f"{API}/runs/{{run}}/metrics")
+@route("GET", f"{API}/runs/{{run}}/metrics", answers=MetricsAnswer)
 def list_metrics(served: Served, run: str, query: MetricsQuery) -> dict[str, Any]:
     """Latest, best, least and most value of each key, as `tdbg metrics show --json`."""
     place = find_rows_files(str(served.runs.open_run(run).path), query.ranks)
@@ -92,7 +93,7 @@ def list_metrics(served: Served, run: str, query: MetricsQuery) -> dict[str, Any
     return ANSWERS.get_answer((place.name, files, globs, None), lambda: _describe_rows(place.name, files, globs))
 
 
-@route("GET", f"{API}/runs/{{run}}/metrics/curves")
+@route("GET", f"{API}/runs/{{run}}/metrics/curves", answers=CurvesAnswer)
 def plot_metrics(served: Served, run: str, query: CurvesQuery) -> dict[str, Any]:
     """Steps and values of each key, thinned so that extremes stay, as `tdbg metrics plot --json`."""
     place = find_rows_files(str(served.runs.open_run(run).path), query.ranks)

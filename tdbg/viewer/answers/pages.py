@@ -15,11 +15,11 @@ from tdbg.core.tables import to_json_value
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Listing
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.read.tensor_slices import count_slice_bytes, is_read_whole, iter_slice_bytes
+from tdbg.pages.read.tensor_slices import count_slice_bytes, is_read_whole, iter_slice_bytes, parse_slice
 from tdbg.pages.read.tensor_values import value_count
 from tdbg.pages.render.preview import planes_of, wanted_bytes
 from tdbg.pages.render.region import parse_region
-from tdbg.pages.render.tensor_pair import describe_tensor_pair
+from tdbg.pages.render.tensor_pair import describe_region_difference, describe_tensor_pair
 from tdbg.pages.render.tensor_picture import describe_region, describe_tensor_picture
 from tdbg.pages.selection.datapoint_data import describe_datapoint, describe_listing, describe_tensor
 from tdbg.pages.selection.locations import Selected, is_selected, select_datapoints
@@ -28,6 +28,14 @@ from tdbg.pages.stats.nonfinite_places import find_nonfinite_places
 from tdbg.viewer.answers.batches import find_batch
 from tdbg.viewer.routes import API, NotFoundError, RawValues, route
 from tdbg.viewer.run_library import Served
+from tdbg.viewer.tensor_answers import (
+    DatapointDetails,
+    PageListing,
+    Picture,
+    TensorDetails,
+    TensorDifference,
+    TokenLists,
+)
 
 PICTURE_BYTES = 1 << 20
 SHOWN_PLACES = 20  # of elements that are not finite
@@ -107,20 +115,26 @@ class RawQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DifferenceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which tensor of which two datapoints: that of another epoch or step."""
+    """Which tensor of which two datapoints: that of another epoch or step.
+
+    planes, rows, columns: a part, as for a picture. Then the answer is the difference alone.
+    """
 
     key: str
     path: str
     nth: int = 0
     other_key: str
     other_nth: int = 0
+    planes: str = ""
+    rows: str = ""
+    columns: str = ""
 
 
 class NothingCapturedError(NotFoundError):
     """The run has no pages, or no such datapoint or tensor."""
 
 
-@route("GET", f"{API}/runs/{{run}}/pages")
+@route("GET", f"{API}/runs/{{run}}/pages", answers=PageListing)
 def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
     """Layers, shapes and datapoints, as `tdbg inspect-pages ls --json`."""
     selected = Selected(ranks=query.ranks, steps=query.steps, epochs=query.epochs, phase=query.phase)
@@ -136,9 +150,10 @@ def list_pages(served: Served, run: str, query: PagesQuery) -> dict[str, Any]:
         return describe_listing(pages, found, selected, datapoints=query.datapoints)
 
 
-@route("GET", f"{API}/runs/{{run}}/pages/datapoint")
+@route("GET", f"{API}/runs/{{run}}/pages/datapoint", answers=(DatapointDetails, TensorDetails))
 def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, Any]:
     """One datapoint with its tensors; of one that is named the figures, a histogram, and few values."""
+    _check_slice(query.slice)
     with open_run_pages(served, run, query.batch) as pages:
         datapoint = _find_datapoint(pages, query.key, query.nth, query.batch)
         if not query.path:
@@ -150,7 +165,7 @@ def show_datapoint(served: Served, run: str, query: TensorQuery) -> dict[str, An
         return plain
 
 
-@route("GET", f"{API}/runs/{{run}}/pages/tokens")
+@route("GET", f"{API}/runs/{{run}}/pages/tokens", answers=TokenLists)
 def show_tokens(served: Served, run: str, query: TokensQuery) -> dict[str, Any]:
     """The text of a datapoint as tokens, each list with the numbers that were captured of its tokens."""
     with open_run_pages(served, run, query.batch) as pages:
@@ -159,7 +174,7 @@ def show_tokens(served: Served, run: str, query: TokensQuery) -> dict[str, Any]:
         return plain
 
 
-@route("GET", f"{API}/runs/{{run}}/pages/picture")
+@route("GET", f"{API}/runs/{{run}}/pages/picture", answers=Picture)
 def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]:
     """One tensor as the pages draw it: figures, histogram, a preview that is reduced where it is large, what is not finite."""
     with open_run_pages(served, run, query.batch) as pages:
@@ -179,12 +194,16 @@ def draw_tensor(served: Served, run: str, query: PictureQuery) -> dict[str, Any]
         return plain
 
 
-@route("GET", f"{API}/runs/{{run}}/pages/difference")
+@route("GET", f"{API}/runs/{{run}}/pages/difference", answers=TensorDifference)
 def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[str, Any]:
     """One tensor of two datapoints, and the second minus the first, reduced where they are large."""
     with open_run_pages(served, run) as pages:
         first = _find_tensor(_find_datapoint(pages, query.key, query.nth), query.path)
         second = _find_tensor(_find_datapoint(pages, query.other_key, query.other_nth), query.path)
+        if query.planes or query.rows or query.columns:
+            region = parse_region(planes_of(first), query.planes, query.rows, query.columns)
+            part: dict[str, Any] = to_json_value(describe_region_difference(first, second, PICTURE_BYTES, region))
+            return part
         for tensor in (first, second):
             _check_size(tensor)
         return describe_tensor_pair(first, second, min(wanted_bytes(first), PICTURE_BYTES))
@@ -193,6 +212,7 @@ def draw_difference(served: Served, run: str, query: DifferenceQuery) -> dict[st
 @route("GET", f"{API}/runs/{{run}}/pages/raw")
 def send_values(served: Served, run: str, query: RawQuery) -> RawValues:
     """The values of a tensor, or of a slice of it, as bytes in row order; type and shape are in the headers."""
+    _check_slice(query.slice)
     pages = open_run_pages(served, run, query.batch)
     with undo_on_error(pages.close):
         tensor = _find_tensor(_find_datapoint(pages, query.key, query.nth, query.batch), query.path)
@@ -201,6 +221,12 @@ def send_values(served: Served, run: str, query: RawQuery) -> RawValues:
         first = next(blocks, b"")  # what cannot be read is said before the answer begins
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", query.path)[-100:] + ".bin"
     return RawValues(_iter_and_close(first, blocks, pages), nbytes, name, tensor.dtype.name, shape)
+
+
+def _check_slice(text: str) -> None:
+    """Raises TdbgError for what is no slice of any tensor: the request's own fault is named before what is not there."""
+    if text:
+        parse_slice(text)
 
 
 def _is_too_large(tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ from tdbg.core.rundir import RunDir
 from tdbg.launch.live import read_snapshot
 from tdbg.launch.run_list import RunEntry, describe_run_entry
 from tdbg.viewer.routes import API, route
+from tdbg.viewer.run_answers import RunStatus
 from tdbg.viewer.run_library import Served
 
 MAX_RUNS = 1_000
@@ -38,7 +39,7 @@ def list_runs(served: Served, query: RunsQuery) -> RunList:
     return RunList(folder=served.runs.label, runs=runs, left_out=len(names) - len(shown))
 
 
-@route("GET", f"{API}/runs/{{run}}/status")
+@route("GET", f"{API}/runs/{{run}}/status", answers=RunStatus)
 def show_status(served: Served, run: str) -> dict[str, Any]:
     """How far a run is: rank, step, rate, loss, level, last finding, as `tdbg status --json`."""
     return read_snapshot(served.runs.open_run(run)).as_dict()

@@ -16,16 +16,18 @@ from tdbg.traces.summary import Summary
 from tdbg.traces.trace_options import Selected, load_summaries, load_summary, select_traces
 from tdbg.viewer.routes import API, Download, NotFoundError, route
 from tdbg.viewer.run_library import Served
+from tdbg.viewer.series_answers import CallTrees, TracePage, TraceSummaries
 
 KEPT = 8  # summaries in memory: one takes some MB
 NO_TRACES: dict[str, Any] = {"times": "ns", "traces": []}
 
 
 class TraceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which traces. windows: last or all."""
+    """Which traces. windows: last or all. file: that trace alone, as a path in the run directory."""
 
     ranks: str = ""
     windows: Literal["last", "all"] = "last"
+    file: str = ""
 
 
 class FlameQuery(TraceQuery, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +48,7 @@ class NoTraceError(NotFoundError):
     """The run has no such trace."""
 
 
-@route("GET", f"{API}/runs/{{run}}/traces")
+@route("GET", f"{API}/runs/{{run}}/traces", answers=TraceSummaries)
 def show_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     """Steps, parts, operators and memory of each trace, as `tdbg trace show --json`; none of a run that was not profiled."""
     found = _select(served, run, query)
@@ -55,20 +57,20 @@ def show_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     )
 
 
-@route("GET", f"{API}/runs/{{run}}/traces/flame")
+@route("GET", f"{API}/runs/{{run}}/traces/flame", answers=CallTrees)
 def show_flames(served: Served, run: str, query: FlameQuery) -> dict[str, Any]:
     """The tree of calls of each trace, as `tdbg trace flame --json`."""
     found = _select(served, run, query)
     return describe_flames(_load(found, trees=True), query.by) if found else NO_TRACES
 
 
-@route("GET", f"{API}/runs/{{run}}/traces/page")
+@route("GET", f"{API}/runs/{{run}}/traces/page", answers=TracePage)
 def draw_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     """Steps by part, flame graphs, memory and tables, as `tdbg trace show --html` shows them; of many ranks some."""
     found = _select(served, run, query)
     if not found:
         return describe_page([])
-    chosen = found if query.ranks else select_ranks(found).found
+    chosen = found if query.ranks or query.file else select_ranks(found).found
     return describe_page(_load(chosen, trees=True))
 
 
@@ -112,4 +114,12 @@ def _select(served: Served, run: str, query: TraceQuery) -> list[TraceFile]:
     path = served.runs.open_run(run).path
     if not any(path.glob("rank*/traces/*")) and not any(path.glob("rank*/*/traces/*")):
         return []
-    return select_traces(Selected(paths=[str(path)], ranks=query.ranks, windows=query.windows))
+    windows = "all" if query.file else query.windows
+    found = select_traces(Selected(paths=[str(path)], ranks=query.ranks, windows=windows))
+    if not query.file:
+        return found
+    wanted = {query.file, f"{query.file}.gz"}  # it is compressed once it is written
+    chosen = [one for one in found if one.path.relative_to(path).as_posix() in wanted]
+    if not chosen:
+        raise NoTraceError("this run has no such trace", "GET .../traces/page lists them")
+    return chosen

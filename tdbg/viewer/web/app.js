@@ -87,11 +87,11 @@ async function listen(path, handlers, signal) {
     signal.addEventListener("abort", end);
     try {
       if (await readEvents(path, handlers, stop.signal)) return;
-      showLoss("the server ended it");
+      updateLostNotice("the server ended it");
     } catch (error) {
       if (signal.aborted) return;
       if (LAST_WORDS[error.status]) return showEnd(LAST_WORDS[error.status]);
-      if (error.name !== "AbortError") showLoss(error.message);
+      if (error.name !== "AbortError") updateLostNotice(error.message);
     } finally {
       document.removeEventListener("visibilitychange", endIfHidden);
       signal.removeEventListener("abort", end);
@@ -108,7 +108,7 @@ async function readEvents(path, handlers, signal) {
   for (;;) {
     const {value, done} = await reader.read();
     if (done) return false;
-    showLoss("");
+    updateLostNotice("");
     text += value;
     for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
       const lines = text.slice(0, end).split("\n");
@@ -128,8 +128,8 @@ function untilVisible(signal) {
   });
 }
 
-// What a live page shows may be old: that stands above it until the server answers again.
-function showLoss(why) {
+// What a live page shows may be old: that stands above it until the server answers again. why: empty once it does.
+function updateLostNotice(why) {
   if (!why) lost.hidden = true;
   else if (lost.hidden) lost.hidden = false, lostAt = formatTime(), lost.textContent = `Connection lost (${why}). What this page shows is of ${lostAt} or earlier; reconnecting.`;
 }

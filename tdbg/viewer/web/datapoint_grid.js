@@ -23,7 +23,7 @@ export async function showGrid({root, base, ask, addressOf, run, link, open}) {
   }
   fillForm({form, found, chosen, open, addressWith});
   if (problem) return void (told.className = "state bad", told.textContent = problem.message + (problem.tryNext ? ": " + problem.tryNext : ""));
-  told.textContent = tellCount(found);
+  told.textContent = describeCount(found);
   if (!found.rows.length) return;
   fillTable({root, found, chosen, link, addressOf, run, open, addressWith});
   const pager = appendElement("p", undefined, root, "jumps");
@@ -32,7 +32,7 @@ export async function showGrid({root, base, ask, addressOf, run, link, open}) {
   if (found.offset + found.rows.length < found.matching) addJump("Next", found.offset + LIMIT), addJump("Last", Math.floor((found.matching - 1) / LIMIT) * LIMIT);
 }
 
-function tellCount(found) {
+function describeCount(found) {
   const left = found.left_out ? `; ${formatNumber(found.left_out)} more are not sorted: \`tdbg inspect-pages ls\` selects from all` : "";
   if (!found.matching) return "No datapoint matches." + left;
   if (!found.rows.length) return `There are only ${formatNumber(found.matching)} that match.`;

@@ -1,5 +1,6 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
 import {loadCharts, showFirst} from "./load_charts.js";
+import {keepInAddress} from "./series.js";
 import {addressOfBatch} from "./tensors.js";
 
 const POLL_MS = 2000;
@@ -10,7 +11,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
   const asked = new URLSearchParams(location.search).get("finding");
   let isLive = status.state === "running";
   const plotly = loadCharts();
-  let batches, located = "";
+  let batches, located = "", wasProfiled = false;
   const captured = new Map(), explained = new Map();
   const first = draw(data);
   if (asked !== null) first.showFinding(Number(asked));
@@ -50,10 +51,10 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       captured.clear(), located = now;
     }
     const kept = readChoices(root);
-    dropCharts(root);
+    wasProfiled = found.was_profiled && found.is_final;  // of a sample of the events not all traces are known
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
-    const built = buildReport(report, found, {plotly, addLinks, kept});
+    const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""})});
     if (isLive) report.querySelector("#facts").after(describeDrawing());
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     scrollTo(0, top);
@@ -65,13 +66,14 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     return appendElement("p", line, undefined, "note");
   }
 
-  // The step of a finding in the log and in the curves; the batch that was saved then; tensors captured then.
+  // The step of a finding in the log and in the curves; the profiler trace of it; the batch that was saved then; tensors captured then.
   function addLinks(finding, place) {
     const add = (text, to) => place.append(link(to, text));
     if (finding.step !== null) {
       add(`Logs of step ${finding.step}`, `${addressOf(run, "logs")}?kind=both&steps=${finding.step}`);
       add(`Metrics at step ${finding.step}`, `${addressOf(run, "metrics")}?step=${finding.step}`);
     }
+    addTrace(finding, place);
     const texts = [...finding.evidence, finding.try_next].join(" ");
     batches.then(list => {
       const named = list.filter(one => texts.includes(one.file));
@@ -83,6 +85,12 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       if (one) add("Captured tensors", `${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`);
     });
     addExplanation(finding.code, place.parentElement);
+  }
+
+  // The profiler trace of its step. A run that was not profiled needs no word about it.
+  function addTrace({step, trace}, place) {
+    if (trace) place.append(link(`${addressOf(run, "traces")}?${new URLSearchParams({file: trace, step})}`, `Trace of step ${step}`));
+    else if (wasProfiled && step !== null) appendElement("span", `no trace covers step ${step}`, place, "note");
   }
 
   // What `tdbg explain` prints, asked for when it is opened.
@@ -126,8 +134,10 @@ function fillProse(place, text) {
     let part = null;
     for (const line of block.split("\n")) {
       const name = line.startsWith("    ") ? "pre" : "p";
-      if (!part || part.localName !== name || line.startsWith("- ")) part = appendElement(name, line.trimEnd(), place);
-      else part.textContent += (name === "pre" ? "\n" : " ") + line.trimEnd();
+      if (!part || part.localName !== name || line.startsWith("- ")) {
+        part = appendElement(name, line.trimEnd(), place);
+        if (name === "pre") part.tabIndex = 0;  // it scrolls by keys too
+      } else part.textContent += (name === "pre" ? "\n" : " ") + line.trimEnd();
     }
   }
 }

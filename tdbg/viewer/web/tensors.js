@@ -168,7 +168,7 @@ async function fillTensor({card, base, ask, download, where, details, path}) {
   try {
     const tensor = await ask(base + "/pages/picture", {...where, path});
     card.replaceChildren();
-    showTensor(card, details, tensor, words => fetchPart({card, base, ask, where, path, words}));
+    showTensor(card, details, tensor, words => fetchPart({card, ask, address: base + "/pages/picture", query: {...where, path, ...words}}));
     const places = tensor.not_finite_at;
     if (places) card.querySelector(".figures").after(appendElement("p", describePlaces(places, tensor.figures.nan + tensor.figures.inf), undefined, "bad"));
     addSlice({card, base, ask, download, where, path, shape: tensor.shape});
@@ -178,12 +178,12 @@ async function fillTensor({card, base, ask, download, where, details, path}) {
 }
 
 // The picture of a part; undefined where there is none, and the card says why.
-async function fetchPart({card, base, ask, where, path, words}) {
+async function fetchPart({card, ask, address, query}) {
   const told = card.querySelector(".refused") || appendElement("p", undefined, card, "bad refused");
   try {
-    const {preview, why} = await ask(base + "/pages/picture", {...where, path, ...words});
-    told.textContent = why || "";
-    return preview;
+    const found = await ask(address, query);
+    told.textContent = found.why || "";
+    return (found.difference || found).preview;
   } catch (error) {
     if (error.name !== "AbortError") told.textContent = error.message;
   }
@@ -221,7 +221,8 @@ function describePlaces(places, count) {
   return `Not finite: ${formatNumber(count)}, at ${shown}` + (count > places.length ? ` and ${formatNumber(count - places.length)} more` : "");
 }
 
-// Both in one scale of colours, and the difference in one whose white is 0.
+// Both in one scale of colours, and the difference in one whose white is 0. Of large maps the server sends coarse pictures,
+// and the part that is zoomed into, of the difference too.
 async function fillPair(card, base, ask, one, two, path) {
   let pair;
   try {
@@ -234,15 +235,31 @@ async function fillPair(card, base, ask, one, two, path) {
   if (pair.why) return appendElement("p", `No difference is shown: ${pair.why}.`, card, "note");
   const place = appendElement("div", undefined, card, "triple"), previews = [pair.first.preview, pair.second.preview];
   const both = {low: Math.min(...previews.map(one => one.low)), high: Math.max(...previews.map(one => one.high))};
-  const {preview} = pair.difference, most = Math.max(-preview.low, preview.high, 0);
-  if (preview.said) appendElement("p", preview.said, card, "note");
-  const shown = [[nameOf(one), pair.first, one, both], [nameOf(two), pair.second, two, both], ["the second minus the first", pair.difference, one, {low: -most, high: most, diverging: true}]];
+  const shown = [[nameOf(one), pair.first, one, both], [nameOf(two), pair.second, two, both], ["the second minus the first", pair.difference, one, {diverging: true}]];
   const sides = shown.map(([name]) => {
     const side = appendElement("div", undefined, place);
     appendElement("h3", name, side);
     return appendElement("div", undefined, side);
   });  // all of them are there before one is drawn: a picture is as wide as its place
-  shown.forEach(([, tensor, datapoint, scale], at) => new Heat(sides[at], tensor, datapoint, scale));
+  const heats = shown.map(([, tensor, datapoint, scale], at) => new Heat(sides[at], {path, ...tensor}, datapoint, scale, at < 2 ? fetchSide(at) : fetchGap));
+  for (const heat of heats) heat.onChoose = start => { for (const other of heats) if (other !== heat) other.choose(start, true); };
+
+  function fetchSide(at) {
+    const {key, nth} = [one, two][at];
+    return async words => {
+      const found = await fetchPart({card, ask, address: base + "/pages/picture", query: {key, nth, path, ...words}});
+      if (found) widenScale(found);
+      return found;
+    };
+  }
+  function widenScale(found) {  // means of many values are nearer to each other than these are
+    if (found.low >= both.low && found.high <= both.high) return;
+    both.low = Math.min(both.low, found.low), both.high = Math.max(both.high, found.high);
+    for (const heat of heats.slice(0, 2)) heat.rescale();
+  }
+  function fetchGap(words) {
+    return fetchPart({card, ask, address: base + "/pages/difference", query: {key: one.key, nth: one.nth, path, other_key: two.key, other_nth: two.nth, ...words}});
+  }
 }
 
 function tellDistance(found) {

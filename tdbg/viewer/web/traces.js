@@ -2,11 +2,15 @@
 import {drawWhenLoaded} from "./load_charts.js";
 import {keepInAddress} from "./series.js";
 
-export async function showTraces({root, base, run, ask, addressOf, open, download, showState}) {
-  const ranks = new URLSearchParams(location.search).get("ranks") || "";
-  const data = await ask(base + "/traces/page", {ranks});
+export async function showTraces({root, base, run, ask, addressOf, link, open, download, showState}) {
+  const place = new URLSearchParams(location.search), ranks = place.get("ranks") || "", file = place.get("file") || "";
+  const data = await ask(base + "/traces/page", {ranks, file});
   if (!data.traces.length) return showState(root, "This run was not profiled: `tdbg profile` records traces.");
   root.replaceChildren();
+  if (file) {
+    const line = appendElement("p", `The trace that covers step ${place.get("step") || "of a finding"}: ${file}. `, root, "note");
+    line.id = "one-trace", line.append(link(addressOf(run, "traces"), "All traces of this run"));
+  }
   const form = appendElement("form", undefined, root, "tools");
   const choice = appendElement("select", undefined, appendElement("label", "trace ", form));
   choice.id = "trace";
@@ -17,7 +21,7 @@ export async function showTraces({root, base, run, ask, addressOf, open, downloa
     event.preventDefault();
     open(addressOf(run, "traces") + (input.value ? "?" + new URLSearchParams({ranks: input.value}) : ""));
   });
-  const chosen = Number(new URLSearchParams(location.search).get("trace"));
+  const chosen = Number(place.get("trace"));
   const {drawGraphs, choose} = buildTraces(root, data, choice, (trace, place) => {
     if (trace.rank === null) return;
     const button = appendElement("button", "Save the trace for Perfetto", place), told = appendElement("span", undefined, place, "note");

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.render.tensor_pair import describe_tensor_pair
+from tdbg.pages.render.region import Region
+from tdbg.pages.render.tensor_pair import describe_region_difference, describe_tensor_pair
 from tests.pages.arrays import make_noise, write_pages
 
 BUDGET = 1 << 16
@@ -61,3 +63,25 @@ def test_other_shapes_have_a_reason_instead(tmp_path: Path) -> None:
 
 def test_an_empty_one_has_a_reason_instead(tmp_path: Path) -> None:
     assert describe_pair(tmp_path, make_noise(0, 3), make_noise(0, 3))["why"]
+
+
+@pytest.mark.parametrize(
+    "area", [((0, 1), (250, 270), (3, 20)), ((2, 3), (0, 300), (299, 300)), ((1, 3), (7, 8), (0, 5))]
+)
+def test_a_part_of_the_difference_has_the_values(tmp_path: Path, area: Any) -> None:
+    first, second = make_noise(3, 300, 300), make_noise(3, 300, 300, seed=1)
+    fields = [("a", {"x": values}, {"epoch": epoch}) for epoch, values in enumerate((first, second))]
+    with PageSet.open(str(write_pages(tmp_path / "pages", fields))) as opened:
+        one, other = (datapoint.tensors["x"] for datapoint in opened.find("a"))
+        preview = describe_region_difference(one, other, BUDGET, Region(*area))["difference"]["preview"]
+    planes, rows, columns = (slice(*side) for side in area)
+    assert np.allclose(read_cells(preview), (second - first)[planes, rows, columns], atol=1e-6)
+    assert preview["region"] == area and preview["block"] == (1, 1, 1)
+
+
+def test_a_part_of_tensors_of_other_shapes_has_a_reason_instead(tmp_path: Path) -> None:
+    fields = [("a", {"x": make_noise(4, size)}, {"epoch": size}) for size in (5, 6)]
+    with PageSet.open(str(write_pages(tmp_path / "pages", fields))) as opened:
+        one, other = (datapoint.tensors["x"] for datapoint in opened.find("a"))
+        found = describe_region_difference(one, other, BUDGET, Region((0, 1), (0, 2), (0, 2)))
+    assert found == {"path": "x", "why": "their shapes differ"}

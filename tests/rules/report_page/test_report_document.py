@@ -9,7 +9,7 @@ import pytest
 from streams import HOST, Stream, make_nonfinite
 
 from tdbg.cli import main
-from tdbg.core.events import Cost, Finding, Observation, Params, Step, Traceback
+from tdbg.core.events import Cost, Finding, Observation, Params, Step, Trace, Traceback
 from tdbg.rules.report_page import document
 from tdbg.rules.report_page.rank_lanes import (
     DATA,
@@ -41,6 +41,49 @@ def find_chart(found, name):
 
 def find_table(found, name):
     return next((one["rows"] for one in found["tables"] if one["id"] == name), [])
+
+
+def find_trace(run_stream, *traces, step=3, trains=True):
+    """The trace of a finding of rank 1, if these were recorded: (rank, first step, steps, phase)."""
+    ranks = [run_stream.begin_rank(number) for number in range(2)]
+    for number, (rank, first, steps, phase) in enumerate(traces):
+        if trains:
+            run_stream.emit_steps(ranks[rank], [1.0])
+        file = f"traces/{number}.pt.trace.json"
+        event = Trace(t=run_stream.t, file=file, first_step=first, steps=steps, phase=phase)
+        run_stream.emit_events(ranks[rank], event)
+    run_stream.emit_events(ranks[1], make_nonfinite(step=step))
+    run_stream.emit_steps(ranks[1], ["nan"], first=step)
+    found = describe_run(run_stream)
+    assert found["was_profiled"] == bool(traces)
+    return next(one["trace"] for one in found["findings"] if one["code"] == "TD-N001")
+
+
+TRACES = [
+    ([(1, 2, 2, "train")], "rank0001/traces/0.pt.trace.json"),
+    ([(0, 3, 1, "train"), (1, 1, 5, "train")], "rank0001/traces/1.pt.trace.json"),  # that of its own rank
+    ([(0, 3, 1, "train"), (1, 4, 5, "train")], "rank0000/traces/0.pt.trace.json"),  # else another one
+    ([(1, 1, 2, "train"), (1, 4, 5, "train")], ""),  # before it and behind it
+    ([(1, 1, 5, "eval")], ""),  # calls are no steps
+    ([(1, 3, 0, "train")], ""),  # not a whole step
+    ([(1, 0, 5, "train")], ""),  # the steps of the program's own profiler are not known
+    ([], ""),
+]
+
+
+@pytest.mark.parametrize(("traces", "wanted"), TRACES)
+def test_a_finding_has_the_trace_that_covers_its_step(run_stream, traces, wanted):
+    assert find_trace(run_stream, *traces) == wanted
+
+
+def test_the_name_of_a_trace_that_no_rank_writes_is_not_shown(run_stream):
+    rank = run_stream.begin_rank()
+    for file in ("../x.pt.trace.json", "/etc/passwd", "traces/../../x", "traces/<b>", "traces/" + "x" * 999):
+        run_stream.emit_events(rank, Trace(t=run_stream.t, file=file, first_step=3, steps=1))
+    run_stream.emit_events(rank, make_nonfinite())
+    run_stream.emit_steps(rank, ["nan"], first=3)
+    found = describe_run(run_stream)
+    assert not found["was_profiled"] and [one["trace"] for one in found["findings"]] == [""]
 
 
 def sum_seconds(row, kind):
