@@ -8,7 +8,27 @@ import pytest
 
 from tests.e2e.conftest import Runner, assert_notes_alone, build_program_command
 from tests.e2e.corpus.generator import CHOICES, draw_recipes, list_conflicts, write_programs
-from tests.e2e.corpus.runs import LEAST_STEPS, PROGRAMS, RANKED, Program, list_hand_programs, name_program, run_program
+from tests.e2e.corpus.runs import (
+    LEAST_STEPS,
+    PROGRAMS,
+    RANKED,
+    Outcome,
+    Program,
+    list_hand_programs,
+    name_program,
+    run_program,
+)
+from tests.e2e.corpus.silence_page import (
+    GENERATED,
+    LEVELS,
+    NOT_RUN,
+    PAGE,
+    SILENT,
+    build_page,
+    describe_outcome,
+    read_rows,
+    summarize_generated,
+)
 
 HERE = (  # what no other test runs at the default level
     *("language/translation", "language/mixture-of-experts", "generative/wasserstein", "decisions/soft-actor-critic"),
@@ -54,3 +74,43 @@ def test_a_bug_is_counted_as_a_finding_above_a_note(tmp_path: Path) -> None:
     outcome = run_program(bug, "basic", tmp_path / "run")
     assert [line.split()[0] for line in outcome.above] == ["TD-S002"]
     assert outcome.steps and outcome.armed and outcome.looks and not outcome.is_sound
+
+
+def test_the_page_lists_exactly_the_programs_and_nothing_was_found() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == build_page(page), "write it: python -m tests.e2e.corpus NAME --page"
+    rows = read_rows(page)
+    assert list(rows) == [one.name for one in list_hand_programs()]
+    assert any(words in page.partition(GENERATED)[2] for words in ("above a note: nothing", NOT_RUN))
+    for name, cells in rows.items():
+        assert set(cells[-len(LEVELS) :]) <= {SILENT, NOT_RUN}, name
+
+
+def make_outcome(**more: object) -> Outcome:
+    figures = {"steps": 1200, "rules": 100, "armed": 70, "looks": 345}
+    return Outcome("vision/siamese", **{"level": "basic", **figures, **more})  # type: ignore[arg-type]
+
+
+def test_a_run_replaces_its_own_cells_alone() -> None:
+    first = build_page("", [make_outcome(notes=["TD-P006", "TD-P006"]), make_outcome(level="extreme", looks=9)])
+    assert read_rows(first)["vision/siamese"] == ["1,200", "70 of 100", "345", "TD-P006", SILENT, NOT_RUN, SILENT]
+    again = build_page(first, [make_outcome(level="extreme", above=["TD-G001 warning: x"])])
+    assert read_rows(again)["vision/siamese"][-3:] == [SILENT, NOT_RUN, "TD-G001"]
+    assert set(read_rows(again)["vision/detection"]) == {NOT_RUN}
+    line = summarize_generated([make_outcome(), make_outcome(above=["TD-G001 warning: x"])], 1)
+    assert "2 programs" in line and "above a note: vision/siamese: TD-G001." in line
+    assert build_page(build_page(again, generated=line)).endswith(f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "cell"),
+    [
+        ({}, SILENT),
+        ({"code": 1}, "exit code 1"),
+        ({"steps": 12}, "12 steps"),
+        ({"trouble": ["a|b"]}, "a/b"),
+        ({"above": ["TD-S002 error: y"], "code": 3}, "TD-S002, exit code 3"),
+    ],
+)
+def test_a_run_that_counts_for_nothing_is_not_called_silent(more: dict[str, object], cell: str) -> None:
+    assert describe_outcome(make_outcome(**more)) == cell

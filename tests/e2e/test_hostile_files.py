@@ -108,10 +108,11 @@ def replace_with_bad(path: Path, kind: str, make: Any, good: bytes) -> None:
 
 LOGS = (["filter-logs", "-f", "FORWARD"], ["filter-logs", "--silent"], ["filter-logs", "--errors"])
 PAGE = ["report", "--force", "--html", "report.html"]
+TEXTS = (["report", "--markdown"], ["report", "--all"])
 # files of a run -> the commands that read them
 RUN_FILES: dict[str, tuple[list[str], ...]] = {
-    "run.json": (["report"], PAGE, ["status"], ["flags", "doctor"], ["metrics", "show"], LOGS[1]),
-    "rank0000/events.jsonl": (["report"], PAGE, ["status"], ["flags", "doctor"]),
+    "run.json": (["report"], *TEXTS, PAGE, ["status"], ["flags", "doctor"], ["metrics", "show"], LOGS[1]),
+    "rank0000/events.jsonl": (["report"], *TEXTS, PAGE, ["status"], ["flags", "doctor"]),
     "rank0000/metrics.jsonl": (["metrics", "show"], ["metrics", "sanity"], ["report"]),
     "rank0000/records.jsonl": (["flags", "doctor"], *LOGS),
     "rank0000/debug_log_rank0.txt": LOGS,

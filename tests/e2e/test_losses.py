@@ -17,6 +17,7 @@ from tests.e2e.conftest import (
     build_program_command,
     build_torchrun_command,
 )
+from tests.e2e.levels import OF_LOSSES
 
 FLAG = ("--flag", "LOSS.NULL_MASKING")
 TAGS = [f"[DEBUG_NULL_MASKING_{part}]" for part in ("INPUT", "INTERNAL", "SUMMARY")]
@@ -174,3 +175,20 @@ def test_a_flag_that_torch_does_not_serve_is_still_told(watched_runner: Runner) 
     result = watched_runner(build_program_command("losses_of_torch"), (*FLAG, "--flag", "LOSS.GRADNORM_METRICS"))
     title = result.find_finding("TD-C002")["title"]
     assert result.codes == ["TD-C002"] and "LOSS.GRADNORM_METRICS" in title and "NULL_MASKING" not in title
+
+
+# programs that tell tdbg of their losses, with one mistake in what they tell
+
+
+@pytest.mark.parametrize("kind", OF_LOSSES)
+def test_a_mistake_in_what_is_told_is_named_at_the_default_level(watched_runner: Runner, kind: str) -> None:
+    code, flag = OF_LOSSES[kind]
+    result = watched_runner(build_program_command("planted_losses", kind, "fault"), ("--flag", f"LOSS.{flag}"))
+    found = result.find_finding(code)
+    assert (result.code, result.codes, found["first_step"], found["grade"]) == (0, [code], 1, "local"), result.stderr
+
+
+@pytest.mark.parametrize("kind", OF_LOSSES)
+def test_without_the_mistake_nothing_is_said_of_what_is_told(watched_runner: Runner, kind: str) -> None:
+    options = ("--flag", f"LOSS.{OF_LOSSES[kind][1]}")
+    assert_no_finding(watched_runner(build_program_command("planted_losses", kind, "healthy"), options))

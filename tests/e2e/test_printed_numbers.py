@@ -45,6 +45,19 @@ def test_accuracy_that_does_not_follow_the_loss_is_a_note(watched_runner: Runner
     assert finding["title"].startswith(KEYS[style][0]), finding
 
 
+def test_hostile_text_reaches_the_terminal_unchanged_and_costs_nothing_else(
+    watched_runner: Runner, bare_runner: Runner
+) -> None:
+    command = build_program_command("prints_odd")
+    result, bare = watched_runner(command), bare_runner(command)
+    assert (result.code, result.stdout) == (bare.code, bare.stdout) == (0, bare.stdout), result.stderr
+    assert result.verdict["trouble"] == [] and result.verdict["cost"].get("errors", 0) == 0, result.stderr
+    assert result.codes == [], "rules on such numbers never go above a note, and these are none"
+    rows = list_text_rows(result)
+    names = {name for row in rows for name in row["values"]}  # type: ignore[attr-defined]
+    assert rows and all(name.isprintable() and len(name) < 200 for name in names), names
+
+
 def test_without_records_nothing_is_read(watched_runner: Runner) -> None:
     result = watched_runner(build_program_command("prints", "print"), env={"TDBG_RECORDS": "false"})
     assert result.code == 0 and list_text_rows(result) == []

@@ -53,6 +53,13 @@ RUN = [
     ["--preflight", "--disk-budget", "0"],
     ["--preflight", "--no-preflight"],
 ]
+ENVIRONMENT = [
+    *(("TDBG_ALLOWANCE", value) for value in ("nan", "-1", "2GB", "1e999", "0x10")),
+    *(("TDBG_TO", value) for value in ("wandbb", "tensorboard,none", "a/b", "☃")),
+    *(("TDBG_NOTIFY", value) for value in ("x", "ftp://h/x", "http://", "http://h:99999/")),
+    *(("TDBG_ON_FINDING", value) for value in ("'", " ", "a\\")),  # one that is not there fails when it is to run
+    *(("TDBG_PREFLIGHT", value) for value in ("maybe", "2", "☃")),
+]
 REPORT = [
     *(["--html", name] for name in ("", " ", ".", "/", "one", "-", "mine.html", "link.html", "pipe.html", "loop.html")),
     *(
@@ -82,9 +89,9 @@ def list_contents(folder: Path) -> dict[str, object]:
     return found
 
 
-def run_tdbg(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def run_tdbg(folder: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "tdbg", *words]
-    env = build_environment({"PYTHONPATH": TREE, "PYTHONDONTWRITEBYTECODE": "1"})
+    env = build_environment({"PYTHONPATH": TREE, "PYTHONDONTWRITEBYTECODE": "1", **variables})
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 
@@ -97,6 +104,14 @@ def assert_refused(done: "subprocess.CompletedProcess[str]") -> None:
 @pytest.mark.parametrize("options", RUN, ids=lambda words: ascii(" ".join(words))[1:50])
 def test_run_starts_nothing(tmp_path: Path, options: list[str]) -> None:
     assert_refused(run_tdbg(tmp_path, "run", *options, "--", sys.executable, "-c", "open('started', 'w')"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "value"), ENVIRONMENT, ids=ascii)
+def test_a_wrong_value_of_the_environment_starts_nothing(tmp_path: Path, name: str, value: str) -> None:
+    words = [sys.executable, "-c", "open('started', 'w')"]
+    done = run_tdbg(tmp_path, "run", "--", *words, **{name: value})
+    assert_refused(done)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,6 +135,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_report_writes_nothing(recorded: Path, options: list[str]) -> None:
     before = list_contents(recorded)
     assert_refused(run_tdbg(recorded, "report", "one", *options))
+    assert list_contents(recorded) == before
+
+
+@pytest.mark.parametrize("run", ["none", "mine.html", "pipe.html", "loop.html", "empty", "", "ü☃", "x" * 300])
+@pytest.mark.parametrize("options", [["--html", "new.html"], ["--markdown"], ["--all"]], ids=" ".join)
+def test_a_report_of_what_is_no_run_writes_nothing(recorded: Path, run: str, options: list[str]) -> None:
+    (recorded / "empty").mkdir(exist_ok=True)
+    before = list_contents(recorded)
+    assert_refused(run_tdbg(recorded, "report", run, *options))
     assert list_contents(recorded) == before
 
 

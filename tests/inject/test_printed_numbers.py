@@ -1,5 +1,7 @@
 """Numbers read from printed text: which are results, what they cost, and what becomes of them in a real run."""
 
+import json
+import random
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +56,68 @@ def test_results_in_a_line(line: str) -> None:
 def test_numbers_that_are_not_finite(word: str) -> None:
     (value,) = find_results(f"loss: {word}").values()
     assert str(value) == str(float(word))
+
+
+HOSTILE = [
+    "loss: 1e999 acc=-1e999",
+    "loss " + "9" * 400,
+    "loss=0." + "1" * 5000,
+    "loss\x00=1",
+    "\x1b]0;loss=1\x07\x1b[31mloss=2\x1b[0m",
+    "\udcffloss=1 \ud800 acc 0.5",
+    "lоss=1",  # a Cyrillic letter
+    "loss=١٢٣ acc=²",
+    "loss=1__2 acc=0x1p4 val_loss=1e",
+    "'; rm -rf / #loss=1",
+    "<script>loss=1</script>",
+    "__class__=1 __dict__: 2 val/loss/../../x=3",
+    "loss:" * 200,
+    "{'loss': {'loss': {'loss': 1}}}",
+    "[" * 900 + "loss=1",
+    "nan=nan inf=inf loss=nan=inf",
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE, ids=lambda line: ascii(line)[1:40])
+def test_what_a_hostile_line_gives_is_a_few_plain_names_with_numbers(line: str) -> None:
+    assert_plain(find_results(line))
+
+
+def assert_plain(found: dict[str, Any]) -> None:
+    """Short names without control codes, each with a number."""
+    assert len(found) <= 20
+    for name, value in found.items():
+        assert name.isprintable() and len(name) < 200, ascii(name)
+        float(value)
+        json.dumps({name: value}, ensure_ascii=False).encode("utf-8")
+
+
+def test_lines_by_chance_raise_nothing() -> None:
+    chance = random.Random(5)
+    pieces = [
+        "loss",
+        "acc",
+        "val",
+        "=",
+        ":",
+        " ",
+        "/",
+        "%",
+        "(",
+        ")",
+        "[",
+        "'",
+        "1",
+        ".",
+        "-",
+        "e",
+        "nan",
+        "\x1b",
+        "é",
+        "\ud800",
+    ]
+    for _ in range(3000):
+        assert_plain(find_results("".join(chance.choices(pieces, k=chance.randrange(1, 60)))))
 
 
 @pytest.mark.parametrize(

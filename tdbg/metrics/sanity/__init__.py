@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from tdbg.core.events import SEVERITIES, Finding
+from tdbg.core.observations import Evidence
 from tdbg.core.registry import Registry
 from tdbg.core.rule_base import FindingParts, RuleBase, Unarmed, evaluate_rules, following_codes, sort_causes_first
 
@@ -22,10 +23,11 @@ MAX_EVIDENCE = 12
 class Rule(RuleBase["RunSummary"], ABC):
     """One thing that can be wrong with the metrics of a run. It is armed where the keys in ``needs.fields`` have values.
 
-    lacks: what is not there where `has_signal` is false.
+    lacks: what is not there where `has_signal` is false. grade: how sure its findings are.
     """
 
     lacks: ClassVar[str] = ""
+    grade: ClassVar[str] = Evidence.LOCAL.grade_word
 
     @abstractmethod
     def evaluate(self, seen: "RunSummary") -> Iterable[Finding]:
@@ -44,11 +46,12 @@ class Rule(RuleBase["RunSummary"], ABC):
         return True
 
     def make_finding(self, title: str, evidence: Sequence[str], **parts: Unpack[FindingParts]) -> Finding:
-        """A finding of its usual severity; of much evidence the first lines, and how many more there are."""
+        """A finding of its usual severity and grade; of much evidence the first lines, and how many more there are."""
         lines = list(evidence[:MAX_EVIDENCE])
         if len(evidence) > MAX_EVIDENCE:
             lines[-1] = f"and {len(evidence) - MAX_EVIDENCE + 1} more"
         parts.setdefault("severity", self.severity)
+        parts.setdefault("grade", self.grade)
         return Finding(code=self.code, title=title, evidence=lines, **parts)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from tdbg.core.directions import EVALUATION_WORDS, TRAINING_WORDS, direction_of, words_of
 from tdbg.core.events import Finding
+from tdbg.core.observations import Evidence
 from tdbg.core.tables import format_count
 from tdbg.metrics.rows.row import READ_FROM_TEXT
 from tdbg.metrics.rows.run_summary import RunSummary
@@ -42,6 +43,7 @@ class EvaluationFlat(Rule):
     code = "TD-K012"
     title = "an evaluation score that stays near chance"
     severity = "warning"
+    grade = Evidence.STATISTICAL.grade_word
     lacks = "no rank logs both an evaluation accuracy and a training loss"
 
     def has_signal(self, seen: RunSummary) -> bool:

@@ -3,6 +3,8 @@
 python -m tests.e2e.corpus [NAME...]                    the programs written by hand, at every level
 python -m tests.e2e.corpus --generated 300 --seed 1     generated ones, at the default level
 
+With --page what was run goes into docs/silence.md; cells of other programs and levels stay as they are.
+
 Exits with 1 if a finding is above a note, a program failed, or it took fewer than 300 steps.
 """
 
@@ -11,15 +13,14 @@ import json
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from tests.e2e.corpus.generator import write_programs
 from tests.e2e.corpus.runs import Outcome, Program, list_hand_programs, run_program
-
-LEVELS = ("basic", "advanced", "extreme")
+from tests.e2e.corpus.silence_page import LEVELS, summarize_generated, write_page
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -34,6 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=1, help="programs that run at once")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep programs, run directories and rows.jsonl there")
+    parser.add_argument("--page", action="store_true", help="put what was run into docs/silence.md")
     return parser.parse_args()
 
 
@@ -81,16 +83,24 @@ def print_summary(outcomes: Sequence[Outcome]) -> None:
             print(f"  {name}: {', '.join(f'{code} x {count}' for code, count in codes.most_common()) or 'none'}")
 
 
-def run_all(pairs: Iterable[tuple[Program, str]], folder: Path, jobs: int) -> list[Outcome]:
-    """Run programs, some at once, and print each outcome as it comes."""
+def run_all(
+    pairs: Iterable[tuple[Program, str]], folder: Path, jobs: int, keep: Callable[[Outcome], None]
+) -> list[Outcome]:
+    """Run programs, some at once, and print and keep each outcome as it comes."""
     outcomes = []
     with ThreadPoolExecutor(jobs) as pool, open(folder / "rows.jsonl", "a", encoding="utf-8") as rows:
         for outcome in pool.map(partial(run_pair, folder=folder), pairs):
             print_outcome(outcome)
+            keep(outcome)
             rows.write(json.dumps(outcome.as_row()) + "\n")
             rows.flush()
             outcomes.append(outcome)
     return outcomes
+
+
+def keep_on_page(outcome: Outcome) -> None:
+    """Put an outcome into the page at once: all programs take an hour. Of generated ones a line is put there at the end."""
+    write_page([outcome])
 
 
 def main() -> int:
@@ -107,8 +117,11 @@ def main() -> int:
         if not programs:
             print(f"no program's name holds {' or '.join(args.names)}")
             return 2
-        outcomes = run_all([(program, level) for level in levels for program in programs], folder, args.jobs)
+        pairs = [(program, level) for level in levels for program in programs]
+        outcomes = run_all(pairs, folder, args.jobs, keep_on_page if args.page else lambda outcome: None)
     print_summary(outcomes)
+    if args.page and args.generated:
+        write_page(generated=summarize_generated([one for one in outcomes if one.level == LEVELS[0]], args.seed))
     return 0 if all(outcome.is_sound for outcome in outcomes) else 1
 
 

@@ -73,11 +73,35 @@ def list_hand_programs() -> list[Program]:
 
 def _read_kinds(source: str) -> list[str]:
     """The keys of ``KINDS`` in a program, which is not imported: it starts to train."""
-    for statement in ast.parse(source).body:
+    return list(_read_makers(ast.parse(source)))
+
+
+def _read_makers(tree: ast.Module) -> dict[str, str]:
+    """The keys of ``KINDS`` with the function that each one runs."""
+    for statement in tree.body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "KINDS":
             assert isinstance(statement.value, ast.Dict)
-            return [ast.literal_eval(key) for key in statement.value.keys if key is not None]
-    return []
+            pairs = zip(statement.value.keys, statement.value.values, strict=True)
+            return {ast.literal_eval(key): _find_function_name(maker) for key, maker in pairs if key is not None}
+    return {}
+
+
+def _find_function_name(maker: ast.expr) -> str:
+    """The function that is named, or that a lambda calls."""
+    return next(one.id for one in ast.walk(maker) if isinstance(one, ast.Name))
+
+
+def describe_hand_programs() -> dict[str, str]:
+    """What each program that was written by hand is: the first line of its function's docstring."""
+    lines: dict[str, str] = {}
+    for path in sorted(PROGRAMS.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+        makers = _read_makers(tree) | ({"hogwild": "hogwild"} if path.stem == "ranks" else {})
+        for kind, maker in makers.items():
+            text = ast.get_docstring(functions[maker]) or kind.replace("-", " ")
+            lines[f"{path.stem}/{kind}"] = text.splitlines()[0].rstrip(".").replace("|", "/")
+    return {one.name: lines[one.name] for one in list_hand_programs()}
 
 
 def name_program(stem: str, kind: str) -> Program:

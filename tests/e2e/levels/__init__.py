@@ -47,6 +47,18 @@ LOUD = {  # kinds of planted_loud.py: code, and options that its signal needs at
     "left": ("TD-R007", ()),
 }
 RANKED = ("killed", "uneven", "left")
+OF_LOSSES = {  # kinds of planted_losses.py: code, and the flag below LOSS that its signal needs
+    "nulls-unseen": ("TD-L001", "NULL_MASKING"),
+    "rows-compared": ("TD-L003", "NULL_MASKING"),
+    "validation-masks": ("TD-L006", "NULL_MASKING"),
+    "distances": ("TD-L009", "TAXONOMY_SMOOTHING"),
+    "hierarchy": ("TD-L010", "TAXONOMY_SMOOTHING"),
+    "weights-extreme": ("TD-L011", "CLASS_WEIGHTING"),
+    "weights-twice": ("TD-L013", "CLASS_WEIGHTING"),
+    "weights-sum": ("TD-L015", "GRADNORM_METRICS"),
+    "weight-negative": ("TD-L016", "GRADNORM_METRICS"),
+    "head-detached": ("TD-L018", "GRADNORM_METRICS"),
+}
 OF_TORCH = {"ignored": "TD-L004", "weights": "TD-L020", "inverted": "TD-L012", "rows": "TD-L007", "null": "TD-L021"}
 NULLS = ("--threshold", "LOSS.NULL_MASKING.null_index=0")
 COMPILED = {"recompile": "TD-P005", "break": "TD-P006"}
@@ -78,6 +90,10 @@ def iter_planted() -> Iterator[Planted]:
         words = [*build_program_command("losses_of_torch")]
         options = ("--flag", "LOSS", *(NULLS if kind == "null" else ()))
         yield Planted(f"loss-{kind}", code, [*words, "--fault", kind], words, options, ("--flag", "LOSS"))
+    for kind, (code, flag) in OF_LOSSES.items():
+        words = [*build_program_command("planted_losses", kind)]
+        yield Planted(kind, code, [*words, FAULT], [*words, HEALTHY], ("--flag", f"LOSS.{flag}"))
+    yield from _iter_told()
     yield from _iter_flagged()
     yield from _iter_taxa()
     from tests.e2e.test_preflight import NAMED as TRIED
@@ -96,6 +112,16 @@ def _iter_silent() -> Iterator[Planted]:
             for kind, (code, _) in getattr(module, table).items():
                 words = [*(build_torchrun_command if ranked else build_program_command)(name, kind)]
                 yield Planted(kind, code, [*words, FAULT], [*words, HEALTHY])
+
+
+def _iter_told() -> Iterator[Planted]:
+    """What is read from the text or the metrics of a program, and from the times of its ranks."""
+    prints = [*build_program_command("prints", "print")]
+    yield Planted("printed-accuracy", "TD-K012", [*prints, "--mislabelled"], prints)
+    tracker = [*build_program_command("metrics_tracker")]
+    yield Planted("phase-without-samples", "TD-K003", [*tracker, "--forget"], tracker)
+    ranks = [*build_torchrun_command("slow_ranks")]
+    yield Planted("slow-rank", "TD-R010", [*ranks, "forward"], [*ranks, "none"])
 
 
 def _iter_flagged() -> Iterator[Planted]:

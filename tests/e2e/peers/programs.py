@@ -104,6 +104,32 @@ class Lora(nn.Module):
         return self.head(functional.relu(self.base(x) + self.lora_B(self.lora_A(x))))
 
 
+class Tokens(nn.Module):
+    """A bag of embedded tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(FEATURES, 32)
+        self.head = nn.Linear(32, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens).mean(1))
+
+
+class Normed(nn.Module):
+    """Two layers with a batch norm each, or one for both."""
+
+    def __init__(self, *, shares_norm: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 32), nn.Linear(32, 32)
+        self.norm = nn.BatchNorm1d(32)
+        self.other = self.norm if shares_norm else nn.BatchNorm1d(32)
+        self.head = nn.Linear(32, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(functional.relu(self.other(self.second(functional.relu(self.norm(self.first(x)))))))
+
+
 class Images(nn.Module):
     """A small convolutional net."""
 
@@ -114,6 +140,12 @@ class Images(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(functional.relu(self.conv(x)).mean((2, 3)))
+
+
+def build_gated_net(gate: float) -> Net:
+    """A net in which a further layer adds nothing where the gate is 0."""
+    side = nn.Linear(32, 32)
+    return Net(lambda hidden: hidden + gate * side(hidden), spare=side)
 
 
 def make_batch(*shape: int) -> tuple[Tensor, Tensor]:
@@ -163,6 +195,22 @@ def build_setup(kind: str, *, faulty: bool = True) -> Setup:
             return Setup(Net(spare=nn.LayerNorm(32) if faulty else None), (x,), y)
         case "nan-gradient":
             return Setup(Net(lambda h: h + torch.sqrt(h * 0.0 + (0.0 if faulty else 1.0)) * 0.0), (x,), y)
+        case "zero-gradient":
+            return Setup(build_gated_net(0.0 if faulty else 1.0), (x,), y)
+        case "loss-of-another-parameter":
+            bias = nn.Parameter(torch.zeros(CLASSES))
+            loss = lambda out, t: functional.cross_entropy((out.detach() if faulty else out) + bias, t)  # noqa: E731
+            return Setup(model, (x,), y, loss, make_adamw([*model.parameters(), bias]))
+        case "negative-tokens":
+            tokens = torch.randint(FEATURES, (BATCH, 8))
+            y = tokens[:, 0] % CLASSES
+            tokens[3, 3] = -1 if faulty else 1
+            return Setup(Tokens(), (tokens,), y)
+        case "tiny-batch-norm":
+            few = 4 if faulty else BATCH
+            return Setup(Normed(), (x[:few],), y[:few])
+        case "norm-called-twice":
+            return Setup(Normed(shares_norm=faulty), (x,), y)
         case "large-gradient":
             return Setup(model, (x,), y, lambda out, t: functional.cross_entropy(out, t) * (1e8 if faulty else 1.0))
         case "tiny-gradient":
@@ -223,12 +271,17 @@ def build_setup(kind: str, *, faulty: bool = True) -> Setup:
     raise SystemExit(f"no kind {kind!r}")
 
 
+def draw_like(x: Tensor) -> Tensor:
+    """Other inputs of the same kind."""
+    return torch.randn_like(x) if x.is_floating_point() else torch.randint_like(x, FEATURES)
+
+
 def train_setup(setup: Setup) -> None:
     """Batches of the same distribution, in the order in which a loader gives them."""
     optimizer = setup.optimizer
     assert optimizer is not None
     for step in range(STEPS):
-        order = torch.randperm(BATCH)
+        order = torch.randperm(len(setup.targets))
         optimizer.zero_grad()
         loss = setup.loss(setup.model(*(x[order] for x in setup.inputs)), setup.targets[order])
         loss.backward()
@@ -237,7 +290,7 @@ def train_setup(setup: Setup) -> None:
             setup.model.eval()
             with torch.no_grad():
                 for _ in range(4):
-                    setup.model(*(torch.randn_like(x) for x in setup.inputs))
+                    setup.model(*(draw_like(x) for x in setup.inputs))
             setup.model.train()
         time.sleep(0.005)
     print(f"loss {loss.item():.4f}")
