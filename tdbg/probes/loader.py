@@ -84,7 +84,7 @@ class LoaderWait(Probe):
         return __next__
 
     def _skip_batch(self, now: float, batch: object, wait_s: float, loader_iter: "BatchIterator") -> bool:
-        """Note one more batch of a known pass on the fast path; False if a pass begins."""
+        """Note one more batch of a known pass in a stretch that is hardly watched; False if a pass or full watching begins."""
         taken = loader_iter._num_yielded
         if now >= self.monitor.duty.until or self.monitor.in_update is not None:
             return False
@@ -100,7 +100,8 @@ class LoaderWait(Probe):
     def _taken_unwatched(self, begun: float, *taken: Any) -> None:
         """The same in a stretch that is hardly watched, in fewer steps than `Monitor.dispatch` takes."""
         if self.on and self.monitor.active:
-            self.batch_taken(*taken)
+            if not self._skip_batch(begun, *taken):
+                self.batch_taken(*taken)
             for probe, method in self.monitor.dispatcher.subscribers["batch_taken"]:
                 if probe is not self:
                     probe.guard.call_guarded(method, *taken)

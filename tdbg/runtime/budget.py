@@ -114,6 +114,10 @@ class Budget:
         self._charge_allowance(used_s)
         self._settle_extras(now)
 
+    def settle_debt(self, now: float) -> None:
+        """Charge what was spent above the share until now to the allowance, as far as that goes."""
+        self._charge_allowance(min(max(self._over_share_s(now), 0.0), self.allowance_s - self.inspection_s))
+
     def _charge_allowance(self, seconds: float) -> None:
         self.inspection_s += seconds
         self._banked_s += seconds

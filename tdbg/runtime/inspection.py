@@ -272,7 +272,7 @@ class Inspection:
         over_s = spent_s - budget.share * step_s
         leaving = self._choose_leaving(over_s, spent_s) if budget.own_s > budget.earned_s(now) else []
         if leaving:
-            self._let_go(leaving)
+            self._let_go(leaving, now)
             self._begin_review(self._state.step)
         else:
             self._begin_review(2 * self._state.step)
@@ -295,8 +295,12 @@ class Inspection:
                 over_s -= costs_s[probe]
         return leaving
 
-    def _let_go(self, leaving: list[type[Listener]]) -> None:
-        """These probes stay no longer; one that can wait for a checkpoint at no cost does that."""
+    def _let_go(self, leaving: list[type[Listener]], now: float) -> None:
+        """These probes stay no longer; one that can wait for a checkpoint at no cost does that.
+
+        What they have cost beyond the budget until this was known belongs to the inspection.
+        """
+        self._budget.settle_debt(now)
         self._staying -= frozenset(leaving)
         names = {probe.name for probe in leaving}
         self._state.stayed = [name for name in self._state.stayed or () if name not in names]

@@ -91,6 +91,8 @@ class Partial:
     module: "weakref.ref[nn.Module]"
     seen: PartlyLoaded
     watched: list[tuple["weakref.ref[Tensor]", int, list[float]]]
+
+
 LONG_S = 0.05  # a save or load that took so long is told also by a probe that rests: to tell it takes 0.1 ms
 
 

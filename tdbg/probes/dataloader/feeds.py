@@ -177,10 +177,16 @@ class Feeds:
         self._owners: dict[tuple[object, ...], weakref.ref[object] | None] = {}
         self._iterations: weakref.WeakKeyDictionary[object, Iteration] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        self._forget_last()
         self.began_at = 0.0  # when the first batch of any of them was asked for
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(list(self._feeds.values()))
+
+    def _forget_last(self) -> None:
+        """Of the iterator that was asked for last nothing is at hand: most batches come from the one before them."""
+        self._last_of_feed: tuple[weakref.ref[object], Feed] | None = None
+        self._last_iteration: tuple[weakref.ref[object], Iteration] | None = None
 
     def elapsed_s(self, now: float) -> float:
         """The time since the program asked for its first batch: what waits are a share of."""
@@ -188,6 +194,9 @@ class Feeds:
 
     def find_feed(self, loader_iter: "BatchIterator") -> Feed:
         """The feed that an iterator belongs to."""
+        last = self._last_of_feed
+        if last is not None and last[0]() is loader_iter:
+            return last[1]
         dataset = loader_iter._dataset
         sampler = loader_iter._index_sampler
         key = id(dataset), type(sampler), getattr(sampler, "batch_size", None), loader_iter._num_workers
@@ -198,13 +207,18 @@ class Feeds:
                 del self._feeds[oldest], self._owners[oldest]
             feed = self._feeds[key] = Feed(format_dataset_name(dataset))
             self._owners[key] = _make_weak_reference(dataset)
+        self._last_of_feed = weakref.ref(loader_iter), feed
         return feed
 
     def find_iteration(self, loader_iter: "BatchIterator") -> Iteration:
         """What is known of an iterator."""
+        last = self._last_iteration
+        if last is not None and last[0]() is loader_iter:
+            return last[1]
         found = self._iterations.get(loader_iter)
         if found is None:
             found = self._iterations[loader_iter] = Iteration()
+        self._last_iteration = weakref.ref(loader_iter), found
         return found
 
     def record_construction(self, loader: Any, now: float) -> None:
@@ -266,6 +280,7 @@ class Feeds:
         self._owners.clear()
         self._iterations.clear()
         self._made.clear()
+        self._forget_last()
         self.began_at = 0.0
 
 
