@@ -75,14 +75,13 @@ class ValueBuckets:
 
     def add_values(self, steps: Sequence[int], values: Sequence[float]) -> None:
         """The next values, all of them finite: as `add_value` of each. Cost: 0.1 us a value of a long series."""
-        at = 0
+        at = self._append_single(steps, values) if self._size == 1 else 0
         while at < len(values):
-            end = at + self._size - self._held
-            if end == at:
+            part = values[at : at + self._size - self._held]
+            if not part:  # the last bucket is whole
                 self.add_value(steps[at], values[at])
                 at += 1
                 continue
-            part = values[at:end]
             low, high = min(part), max(part)
             if low < self._lows[-1]:
                 self._lows[-1], self._low_steps[-1] = low, steps[at + part.index(low)]
@@ -90,6 +89,15 @@ class ValueBuckets:
                 self._highs[-1], self._high_steps[-1] = high, steps[at + part.index(high)]
             self._held += len(part)
             at += len(part)
+
+    def _append_single(self, steps: Sequence[int], values: Sequence[float]) -> int:
+        """A bucket of its own for each of the first values, as long as there is room; returns how many were taken."""
+        room = max(self._most - len(self._lows), 0)
+        self._lows.extend(values[:room])
+        self._highs.extend(values[:room])
+        self._low_steps.extend(steps[:room])
+        self._high_steps.extend(steps[:room])
+        return min(room, len(values))
 
     def _join_buckets(self) -> None:
         """Make one bucket of each two neighbours."""

@@ -13,6 +13,7 @@ from tdbg.runtime.root_search import is_anything_compiled
 from tdbg.runtime.state import State
 
 KEEPING_PART = 1.5  # times the budget may go into keeping the calls of a step, with which a bad value's origin is found
+KEEPING_PART_OF_NAMED = 0.4  # the same of a budget that the user named, which holds all the same
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
 SKIPPED_STEPS = 32  # so many steps in a row are skipped,
 SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
@@ -33,6 +34,8 @@ class DutyCycle:
     be located; else the hooks are away. In a stretch without updates (``for_calls``) they always are, and nothing but
     a backward pass, an update or a batch brings them back, and a timer where nothing has been trained: calls are not
     seen, nor counted.
+
+    strict: the user named a budget.
     """
 
     def __init__(
@@ -41,12 +44,15 @@ class DutyCycle:
         budget: Budget,
         roots: Roots,
         dispatcher: ProbeDispatcher,
+        *,
+        strict: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._state = state
         self._budget = budget
         self._roots = roots
         self._dispatcher = dispatcher
+        self._strict = strict
         self._clock = clock
         # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
         self.keep_call: Target | None = None
@@ -93,7 +99,8 @@ class DutyCycle:
             return
         if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
             keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
-            self._may_keep = keeping_s <= KEEPING_PART * self._budget.share * self._step_s
+            part = KEEPING_PART_OF_NAMED if self._strict else KEEPING_PART
+            self._may_keep = keeping_s <= part * self._budget.share * self._step_s
             self._begin_stretch(now, self._stretch_end(now), for_calls=False)
 
     def steps_to_skip(self, now: float) -> int:

@@ -29,7 +29,7 @@ class Inspection:
 
     load: the classes of these probes. activate: called with them when it begins and with none when it ends. changed: the
     kind of change that the training went through since it was last called, or nothing. is_told_of_updates: whether
-    a probe at work is, watched or not.
+    a probe at work is, watched or not. strict: the user named a budget, for which every probe leaves.
     """
 
     def __init__(
@@ -40,6 +40,8 @@ class Inspection:
         activate: Callable[[Iterable[type[Listener]]], None],
         changed: Callable[[], str] = str,
         is_told_of_updates: Callable[[type[Listener]], bool] = lambda probe: False,
+        *,
+        strict: bool = False,
     ) -> None:
         self._state = state
         self._budget = budget
@@ -47,6 +49,7 @@ class Inspection:
         self._activate = activate
         self._changed = changed
         self._is_told_of_updates = is_told_of_updates
+        self._strict = strict
         self._since = self._own_s = self._step_s = 0.0
         self._until = 0  # the step after which it is over; 0: it has not begun
         self.is_open = False
@@ -285,7 +288,7 @@ class Inspection:
         costs_s = {
             probe: compute_median(one[2][probe] for one in self._reviewed)
             for probe in self._staying
-            if probe.can_be_removed
+            if self._strict or probe.can_be_removed
         }
         leaving = []
         for probe in sorted(costs_s, key=lambda probe: -costs_s[probe]):

@@ -159,12 +159,13 @@ class Monitor(State):
             self._inspect_with,
             changes.find_change,
             self._is_told_of_updates,
+            strict=strict,
         )
         self._planner = Planner(self.budget, Selection.from_settings(settings), strict=strict)
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
         self.recorder = Recorder(settings.keep_steps)
         self.event_buffer = EventBuffer(self.budget, emit=self.emit, log=self._log, become_rank=self._become_rank)
-        self.duty = DutyCycle(self, self.budget, self.roots, self.dispatcher)
+        self.duty = DutyCycle(self, self.budget, self.roots, self.dispatcher, strict=strict)
         self._costs = CostReports(self, settings, self.budget, self.duty, self.emit)
 
     def _make_watchers(self) -> None:
