@@ -12,8 +12,8 @@ from tdbg.runtime.root_modules import Roots, Skip, Target
 from tdbg.runtime.root_search import is_anything_compiled
 from tdbg.runtime.state import State
 
-KEEPING_PART = 1.5  # times the budget may go into keeping the calls of a step, with which a bad value's origin is found
-KEEPING_PART_OF_NAMED = 0.4  # the same of a budget that the user named, which holds all the same
+KEEPING_SHARE = 0.015  # so much of a step may go into keeping its calls, with which a bad value's origin is found,
+KEEPING_PART = 0.4  # and not more than this part of a budget that the user named
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
 SKIPPED_STEPS = 32  # so many steps in a row are skipped,
 SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
@@ -23,7 +23,7 @@ IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
 SHORTEST_S, LONGEST_S = 0.05, 2.0
 SMOOTHING = 0.3
 PATIENCE_S = 0.05  # the other thread is done much sooner; what a signal handler interrupted never is
-SEEN_CALLS = frozenset(("first-bad", "loader-wait"))  # probes of the default level, which do well with some calls
+SEEN_CALLS = frozenset(("dataloader", "first-bad", "loader-wait", "memory"))  # probes that do well with some calls
 
 
 class DutyCycle:
@@ -64,7 +64,7 @@ class DutyCycle:
         self.until = 0.0
         self.steps = 0  # counted while the hooks were away
         self._away_s = 0.0
-        self._left_at = 0.0
+        self._left_at = self._owed_s = 0.0
         self._step_s = math.inf  # the shortest step since the hooks are back
         self._share = 0.0  # of the time of a step that is only glanced at, smoothed
         self._idle_steps = 0  # since the hooks are back
@@ -90,7 +90,7 @@ class DutyCycle:
             self._idle_steps += 1
             self._step_s = min(self._step_s, now - self._step_at)
         self._step_at, self._step_own_s = now, own_s
-        if planned or self._state.step < ALWAYS_STEPS:
+        if planned or self._state.step < max(ALWAYS_STEPS, self._state.reviews_until):
             return
         if now < self._steps_until and self._may_leave(now):  # evaluation interrupted a stretch
             self._begin_stretch(now, self._steps_until, for_calls=False)
@@ -99,8 +99,8 @@ class DutyCycle:
             return
         if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
             keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
-            part = KEEPING_PART_OF_NAMED if self._strict else KEEPING_PART
-            self._may_keep = keeping_s <= part * self._budget.share * self._step_s
+            allowed = min(KEEPING_SHARE, KEEPING_PART * self._budget.share) if self._strict else KEEPING_SHARE
+            self._may_keep = keeping_s <= allowed * self._step_s
             self._begin_stretch(now, self._stretch_end(now), for_calls=False)
 
     def steps_to_skip(self, now: float) -> int:
@@ -168,6 +168,8 @@ class DutyCycle:
         try:
             self._away_s = self.away_s(now)
             self.ended()
+            if now >= self.until and not self.for_calls:
+                self._state.owes_after_stretch = self._budget.own_s - self._budget.earned_s(now) > self._owed_s / 2.0
             self.is_away = self.for_calls = self.keeps_calls = False
             self._idle_steps = self._calls = 0
             self._steps_until, self._calls_until = steps_until, calls_until
@@ -216,7 +218,6 @@ class DutyCycle:
             or state.quiet
             or state.rerunning
             or state.inspects_pass
-            or state.step < state.reviewed_until
             or self._dispatcher.subscribers["must_watch"]
         ):
             return False
@@ -235,6 +236,7 @@ class DutyCycle:
         try:
             self.is_away, self.for_calls = True, for_calls
             self._left_at, self.until = now, until
+            self._owed_s = self._budget.own_s - self._budget.earned_s(now)
             if self._may_keep and not for_calls and self.keep_call is not None:
                 self.keeps_calls = True
                 self._roots.keep_only(self.keep_call, self.hold_call_for_rerun)

@@ -152,6 +152,11 @@ class Inspection:
             self._begin_later_look(time.perf_counter())
         if self.is_open:
             self._before = None  # these steps are no glances
+        elif self._state.owes_after_stretch:
+            self._state.owes_after_stretch = False
+            self._let_go(
+                [probe for probe in self._staying if self._may_leave(probe) and self._is_told_of_updates(probe)]
+            )
         elif step >= self._review_at:
             self._review_presence(time.perf_counter())
 
@@ -249,8 +254,8 @@ class Inspection:
     def _begin_review(self, step: float) -> None:
         """Measure what the steps after this one cost, if a probe is there that could go."""
         self._review_at = step if self._staying else math.inf
-        if self._review_at <= self._state.step:  # at once; looks and passes may come between these steps
-            self._state.reviewed_until = self._state.step + 2 * REVIEW_STEPS
+        if 0 < self._review_at <= self._state.step:  # at once; looks and passes may come between these steps
+            self._state.reviews_until = self._state.step + 2 * REVIEW_STEPS
         self._reviewed, self._before = [], None
 
     def _review_presence(self, now: float) -> None:
@@ -269,13 +274,13 @@ class Inspection:
         self._before = now, budget.own_s, parts
         if len(self._reviewed) < REVIEW_STEPS:
             return
-        self._state.reviewed_until = 0
+        self._state.reviews_until = 0
         step_s = compute_median(one[0] for one in self._reviewed)
         spent_s = compute_median(one[1] for one in self._reviewed)
         over_s = spent_s - budget.share * step_s
         leaving = self._choose_leaving(over_s, spent_s) if budget.own_s > budget.earned_s(now) else []
         if leaving:
-            self._let_go(leaving, now)
+            self._let_go(leaving)
             self._begin_review(self._state.step)
         else:
             self._begin_review(2 * self._state.step)
@@ -283,27 +288,33 @@ class Inspection:
     def _choose_leaving(self, over_s: float, spent_s: float) -> list[type[Listener]]:
         """The dearest of the probes that stay, until a step costs ``over_s`` less than ``spent_s``.
 
-        What is told of every update keeps a single rank from skipping steps, however little it costs itself.
+        What is told of every update keeps a single rank from skipping steps, however little it costs itself; and what is
+        told of calls, a program that only evaluates from skipping those.
         """
         costs_s = {
             probe: compute_median(one[2][probe] for one in self._reviewed)
             for probe in self._staying
-            if self._strict or probe.can_be_removed
+            if self._may_leave(probe)
         }
         leaving = []
         for probe in sorted(costs_s, key=lambda probe: -costs_s[probe]):
-            holds_up = self._state.world_size == 1 and self._is_told_of_updates(probe)
+            holds_up = self._state.world_size == 1 and (not self._state.step or self._is_told_of_updates(probe))
             if over_s > 0.0 and (holds_up or costs_s[probe] > LEAST_PART * spent_s):
                 leaving.append(probe)
                 over_s -= costs_s[probe]
         return leaving
 
-    def _let_go(self, leaving: list[type[Listener]], now: float) -> None:
+    def _may_leave(self, probe: type[Listener]) -> bool:
+        return self._strict or probe.can_be_removed
+
+    def _let_go(self, leaving: list[type[Listener]]) -> None:
         """These probes stay no longer; one that can wait for a checkpoint at no cost does that.
 
         What they have cost beyond the budget until this was known belongs to the inspection.
         """
-        self._budget.settle_debt(now)
+        if not leaving:
+            return
+        self._budget.settle_debt(time.perf_counter())
         self._staying -= frozenset(leaving)
         names = {probe.name for probe in leaving}
         self._state.stayed = [name for name in self._state.stayed or () if name not in names]

@@ -34,7 +34,7 @@ class Listener:
     can_be_removed: ClassVar[bool] = True  # where its presence turns out to cost more than that
     is_told_of_updates: bool = False  # at every update, watched or not: no step can be skipped while it is
     inspects_evaluation: ClassVar[bool] = False  # looks at the first evaluation pass, however late in the run it comes
-    # Waits, at no cost a step, for the first checkpoint after the opening steps.
+    # Waits, at no cost a step, for the first checkpoint after the opening steps, and for later ones that take long.
     inspects_checkpoint: ClassVar[bool] = False
     # In so many steps of each look at doubling intervals, if it does not stay: what it looks for can begin late in the run.
     comes_back: ClassVar[int] = 0

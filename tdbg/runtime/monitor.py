@@ -657,10 +657,15 @@ class Monitor(State):
 
     def _plan_next_step(self) -> None:
         """A step has ended: changes asked for come into force, and the next step is planned."""
-        self._between_steps()
         planner, glanced = self._planner, not (self.plan.watch or self.duty.is_away)
+        self._between_steps()  # a look that begins ends the stretch
         planner.rank, planner.world_size = self.rank, self.world_size
-        planner.plan_next_step(self.step, focus=self._attention.next_step(), inspects=self.inspection.is_open)
+        planner.plan_next_step(
+            self.step,
+            focus=self._attention.next_step(),
+            inspects=self.inspection.is_open,
+            glances=self.step < self.reviews_until,
+        )
         if self.level_overrides.has_requests:  # looked at where a step is planned: its step must not be passed over
             self.plan.deaf = min(self.plan.deaf, 1)
         if self.quiet and self.step - self.hushed_at >= MAX_STEPS:

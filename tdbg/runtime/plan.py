@@ -37,7 +37,7 @@ class Planner:
     """Makes the plan of each step. Ranks of one job look at common steps: their numbers alone decide.
 
     strict: the user named a budget. It then holds even where the glance at each loss, some 25 to 80 us a step, is
-    more than it pays for; otherwise that glance comes before the budget.
+    more than it pays for; otherwise that glance comes before the budget, unless steps are skipped (`DutyCycle`).
     """
 
     def __init__(self, budget: Budget, selection: Selection, *, strict: bool = False) -> None:
@@ -52,10 +52,11 @@ class Planner:
         self.rank = 0
         self.world_size = 1
 
-    def plan_next_step(self, step: int, *, focus: bool, inspects: bool = False) -> None:
+    def plan_next_step(self, step: int, *, focus: bool, inspects: bool = False, glances: bool = False) -> None:
         """Decide what is affordable after ``step``. focus: something is going on, put every step on record.
 
         inspects: the opening inspection is going on, which pays from its allowance and has every step on record.
+        glances: each step is to get a glance, as what it costs is measured.
         """
         self._inspects = inspects
         self.plan.extras.clear()
@@ -81,7 +82,7 @@ class Planner:
             if not until:
                 plan.watch = plan.small = plan.record = True
                 return
-            self._rested = self.strict and not self._rested  # after a rest comes a glance, paid for or not
+            self._rested = self.strict and not (self._rested or glances)  # after a rest comes a glance, paid for or not
             if self._rested:
                 debt_s = self.budget.own_s - self.budget.earned_s(now)
                 plan.deaf = min(

@@ -53,7 +53,8 @@ class State:
             None  # those of them that were kept when it was over; None: it is not, or never was
         )
         self.ending = False  # a step's record is being made
-        self.reviewed_until = 0  # up to this step none is skipped, as what a step costs is measured
+        self.owes_after_stretch = False  # skipping steps has not paid what was overspent
+        self.reviews_until = 0  # up to this step none is skipped, as what a step costs is measured
         self.inspects_pass = False  # the first evaluation pass is looked at, and the updates that follow it
 
     @contextmanager

@@ -33,7 +33,7 @@ class Played:
             "eval_calls": 0,
             **state,
         }
-        self.state = cast(Any, SimpleNamespace(**seen, inspects_pass=False, reviewed_until=0))
+        self.state = cast(Any, SimpleNamespace(**seen, inspects_pass=False, reviews_until=0, owes_after_stretch=False))
         self.budget = Budget(budget_pct, now=0.0)
         self.paused: list[bool] = []
         self.dispatcher = cast(
@@ -238,7 +238,7 @@ def train_model(model: nn.Module, optimizer: Any, steps: int, bad: int = 0) -> i
 def short_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and stays away for 50 ms at most."""
     monkeypatch.setattr("tdbg.runtime.duty_cycle.LONGEST_S", 0.05)
-    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_PART", 0.0)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", 0.0)
     seen = start_watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen
@@ -290,7 +290,7 @@ def test_of_longer_steps_the_calls_are_kept() -> None:
 @pytest.fixture
 def kept_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and keeping a call never."""
-    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_PART", 1e9)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", 1e9)
     seen = start_watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen

@@ -60,7 +60,7 @@ class Program:
 @pytest.fixture(params=[0.0, 1e9], ids=["away", "keep"])
 def fast_watch(request: pytest.FixtureRequest, start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear."""
-    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_PART", request.param)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", request.param)
     monkeypatch.setattr("tdbg.runtime.duty_cycle.SKIPPED_S", 0.0)
     started = start_watch(max_overhead=None)
     started.monitor.budget.change_share(1e-4, time.perf_counter())

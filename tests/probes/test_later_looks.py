@@ -180,7 +180,9 @@ def test_healthy_trainings_are_no_finding(start_watch: Any, tmp_path: Path, chan
     assert {101, 201, 401} <= looked <= {step + i for step in (100, 200, 400) for i in range(1, 20)}
 
 
-@pytest.mark.parametrize(("rest_s", "max_overhead"), [(0.0, 20.0), (0.003, 10.0)])
+@pytest.mark.parametrize(
+    ("rest_s", "max_overhead"), [(0.0, 40.0), (0.003, 10.0)]
+)  # a skipped step of 0.3 ms is booked at 20 % of it
 @pytest.mark.parametrize("fault", [cut_branch, put_softmax_before_loss], ids=lambda fault: fault.__name__)
 def test_the_budget_pays_in_short_and_in_long_steps(
     start_watch: Any, tmp_path: Path, fault: Callable[[Loop], None], rest_s: float, max_overhead: float

@@ -132,7 +132,7 @@ class Checkpoint(EveryUpdate):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._is_resting = False  # waits for the first checkpoint after the opening steps, and is told of no update
+        self._is_resting = False  # waits for the first checkpoint, or one that takes long, and is told of no update
         self._reset_state()
 
     def _reset_state(self) -> None:
@@ -162,6 +162,8 @@ class Checkpoint(EveryUpdate):
             return
         self._is_resting = rests
         if rests:
+            self._saves.clear()  # of further ones only those that take long are seen: no schedule
+            self._overdue_at = 0
             self.unhook_updates()
         else:
             self.hook_updates()
@@ -266,6 +268,8 @@ class Checkpoint(EveryUpdate):
 
     def _handle_save(self, called: str, seconds: float, where: object, what: object) -> None:
         path, steps = self._emit_file(CheckpointSaved, called, seconds, where, what)
+        if self._is_resting:
+            return
         self._compare_counters(path, steps)
         self._await_counter(steps)
         if path and self.monitor.step not in self._saves:
@@ -276,7 +280,7 @@ class Checkpoint(EveryUpdate):
 
     def _handle_load(self, called: str, seconds: float, where: object, what: object) -> None:
         path, steps = self._emit_file(CheckpointRead, called, seconds, where, what)
-        if isinstance(what, Mapping):
+        if isinstance(what, Mapping) and not self._is_resting:
             self._record_file(path, what, steps)
 
     def _record_file(self, path: str, what: Mapping[object, object], steps: dict[str, int]) -> None:

@@ -76,6 +76,7 @@ CONSTANT = 3
 CONSTANT_SHARE = 0.75
 WHOLE_SHARE = 0.2  # of the run's time: less is not worth a word, however empty-handed a short pass is
 LONG_EVALUATION_S = 30.0  # before any update: from then on the program is one that only evaluates
+SHORT_PASS_S = 2.0
 SLOW_START_S = 0.5  # the first batch of a pass, when workers start anew each time
 IGNORED = -100  # the label that cross-entropy leaves out
 
@@ -593,9 +594,14 @@ class DataLoading(Probe):
         if current.sampler_epoch is not None and self.monitor.step > current.step:
             self._judge_sampler(feed, current)
             feed.trained_epoch = feed.passes, current.sampler_epoch
-        if self.monitor.duty.is_away and not self._is_requested() and feed.passes.bit_count() > 1:
-            return  # passes of a second: the line of each would cost more than all their batches
         elapsed = max(time.perf_counter() - current.begun_at, 1e-9)
+        if (
+            elapsed < SHORT_PASS_S
+            and feed.passes.bit_count() > 1
+            and self.monitor.duty.is_away
+            and not self._is_requested()
+        ):
+            return  # the line of each would cost more than all its batches
         median_ms, p95_ms, max_ms = feed.wait_quantiles_ms()
         ended = PassEnded(
             dataset=feed.name,

@@ -79,7 +79,7 @@ class Memory(Probe):
             once in 500 steps; output sizes of the modules of two steps.
     Emits:  one line a sampled step (EVAL: a call, in a run that only evaluates); MODULES: what holds memory; CREEP, OOM and FULL when there is cause, with the
             largest live tensors, what holds the growing ones, and of CUDA the allocator's snapshot as JSON.
-    Cost:   a reading takes 2-20 us on the host: one a step, four more on sampled steps. Live tensors are counted (0.1 s, booked as a
+    Cost:   a reading takes 2-20 us on the host: ten a second, four more on sampled steps. Live tensors are counted (0.1 s, booked as a
             report) only when memory creeps or has run out, at most six times.
     Limits: host memory is of this process; loader workers have their own. Activations are the sizes of the leaf
             modules' outputs: what autograd saves besides is not in them. The device's peak is that of the whole run,

@@ -307,7 +307,7 @@ def leave_root_modules_alone() -> None:
     """Have stretches in which calls are hardly watched come whatever the machine's load is: they hang on measured times."""
     duty_cycle = sys.modules.get("tdbg.runtime.duty_cycle")
     if duty_cycle is not None:
-        vars(duty_cycle).update(KEEPING_PART=math.inf, IDLE_STEPS=1, SHORTEST_S=1.0)
+        vars(duty_cycle).update(KEEPING_SHARE=math.inf, IDLE_STEPS=1, SHORTEST_S=1.0)
 
 
 def run_tick() -> None:
