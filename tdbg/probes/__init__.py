@@ -147,15 +147,27 @@ class Probe(Listener):
         before: "Callable[[tuple[Any, ...], dict[str, object]], None] | None" = None,
         after: "Callable[[float, tuple[Any, ...], dict[str, object], object], None] | None" = None,
         raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
-        due: Callable[[], bool] = _always,
     ) -> None:
         """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions; for functions of torch use `patch_at`.
 
         before(args, kwargs); after(seconds, args, kwargs, result); raised(seconds, args, kwargs, error): each is
         timed, booked on this probe and guarded. Nothing is called once the probe is off, while a batch is run
         again, inside a compiled region, or while a CUDA graph is captured. Put back when the probe is detached.
-        due: false while nothing is to be called before and after; it runs at each call, unguarded and untimed,
-        and calls no function of Python's.
+        """
+        self.patch_while_due(owner, name, _always, before, after, raised)
+
+    def patch_while_due(
+        self,
+        owner: Any,
+        name: str,
+        due: Callable[[], bool],
+        before: "Callable[[tuple[Any, ...], dict[str, object]], None] | None" = None,
+        after: "Callable[[float, tuple[Any, ...], dict[str, object], object], None] | None" = None,
+        raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
+    ) -> None:
+        """`patch` for a busy function. due: false while nothing is to be called before and after.
+
+        It runs at each call, unguarded and untimed, and calls no function of Python's.
         """
         import torch
 
@@ -200,12 +212,11 @@ class Probe(Listener):
         before: "Callable[[tuple[object, ...], dict[str, object]], None] | None" = None,
         after: "Callable[[float, tuple[object, ...], dict[str, object], object], None] | None" = None,
         raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
-        due: Callable[[], bool] = _always,
     ) -> None:
         """`patch` at a place of torch's, one of `torch_hooks.PLACES`."""
 
         def patch_function(owner: Any, function: str) -> None:
-            self.patch(owner, function, before=before, after=after, raised=raised, due=due)
+            self.patch(owner, function, before=before, after=after, raised=raised)
 
         self.for_each_function(place, patch_function)
 

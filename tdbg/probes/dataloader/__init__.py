@@ -152,14 +152,12 @@ class DataLoading(Probe):
         self.patch_at("batch-asked-for", after=self._handle_requested_batch)
         self.patch_at("batch-failed", raised=self._handle_raised_error)
         self.patch_at("workers-begin", before=self._handle_worker_start)
-        fetches = self._lines_of_fetches
-        self.patch_at(
-            "fetch",
-            before=self._handle_fetch,
-            after=self._handle_fetched,
-            raised=self._handle_fetched,
-            due=fetches.is_asked,
-        )
+        self.for_each_function("fetch", self._watch_fetches)
+
+    def _watch_fetches(self, owner: Any, name: str) -> None:
+        before, after = self._handle_fetch, self._handle_fetched
+        is_asked = self._lines_of_fetches.is_asked
+        self.patch_while_due(owner, name, is_asked, before=before, after=after, raised=after)
 
     def _handle_worker_start(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not is_in_worker():

@@ -118,7 +118,12 @@ class Memory(Probe):
 
     def attach(self) -> None:
         self.patch(sys, "excepthook", before=self._handle_uncaught_error)
-        self.patch_at("backward", after=self._after_backward, raised=self._handle_raised_error, due=self._is_sample_due)
+        self.for_each_function("backward", self._watch_backward)
+
+    def _watch_backward(self, owner: Any, name: str) -> None:
+        self.patch_while_due(
+            owner, name, self._is_sample_due, after=self._after_backward, raised=self._handle_raised_error
+        )
 
     def changed(self) -> None:
         if self._looks < ACTIVATION_LOOKS:
