@@ -38,6 +38,7 @@ def fake_resident_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Any]
     The system's own figure hangs on what earlier tests have freed; the symptom program shows the real one.
     """
     monkeypatch.setattr(memory, "SAMPLE_EVERY_S", 0.0)
+    monkeypatch.setattr(memory, "SAMPLE_PART", 0.0)
 
     def follow_items(items: list[Any]) -> None:
         monkeypatch.setattr(host_memory, "resident_mb", lambda: 400.0 + 4.0 * len(items))

@@ -48,7 +48,8 @@ MAX_NAMES = 8
 MAX_CENSUSES = 6
 MAX_OOMS = 3
 MAX_SEGMENTS = 2000
-SAMPLE_EVERY_S = 0.1  # a sample costs some 100 us between the kernels of a program
+SAMPLE_EVERY_S, SAMPLE_AT_LEAST_S = 0.04, 1.0  # a sample costs some 100 us between the kernels of a program,
+SAMPLE_PART = 0.02  # so they come at this part of the time that has gone by: in a long run a leak is as clear in fewer
 TELL, PARTS = "memory", "memory-parts"  # kinds of work, in the budget
 UNITS = {"bytes": 1.0, "kib": 1024.0, "mib": 1024.0**2, "gib": 1024.0**3, "tib": 1024.0**4}
 
@@ -74,12 +75,12 @@ class Memory(Probe):
     """Resident and device memory, where in the step it rises, which modules hold it, and whether it creeps.
 
     Reads:  /proc, `resource` (psutil where there is no /proc) and torch.cuda's counters: after the first backward
-            of each step (at most ten times a second), at the borders of forward, backward and update of
+            of each step (every 0.04 s at first, every second in a long run), at the borders of forward, backward and update of
             sampled steps; the bytes of parameters, gradients and optimizer state
             once in 500 steps; output sizes of the modules of two steps.
     Emits:  one line a sampled step (EVAL: a call, in a run that only evaluates); MODULES: what holds memory; CREEP, OOM and FULL when there is cause, with the
             largest live tensors, what holds the growing ones, and of CUDA the allocator's snapshot as JSON.
-    Cost:   a reading takes 2-20 us on the host: ten a second, four more on sampled steps. Live tensors are counted (0.1 s, booked as a
+    Cost:   a reading takes 2-20 us on the host: those, and four more on sampled steps. Live tensors are counted (0.1 s, booked as a
             report) only when memory creeps or has run out, at most six times.
     Limits: host memory is of this process; loader workers have their own. Activations are the sizes of the leaf
             modules' outputs: what autograd saves besides is not in them. The device's peak is that of the whole run,
@@ -113,6 +114,7 @@ class Memory(Probe):
         self._errors: list[int] = []
         self._sampled_step = 0
         self._sampled_at = 0.0
+        self._began_at = time.monotonic()
 
     # attaching
 
@@ -182,7 +184,9 @@ class Memory(Probe):
         self._sample_memory(self.monitor.step + 1)
 
     def _is_sample_due(self) -> bool:
-        return time.monotonic() - self._sampled_at >= SAMPLE_EVERY_S
+        now = time.monotonic()
+        interval_s = min(max(SAMPLE_EVERY_S, SAMPLE_PART * (now - self._began_at)), SAMPLE_AT_LEAST_S)
+        return now - self._sampled_at >= interval_s
 
     def _sample_memory(self, step: int) -> None:
         if step == self._sampled_step or not self._is_sample_due():
