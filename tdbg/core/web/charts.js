@@ -175,7 +175,7 @@ function describeTime(curves, findings, clocks) {
 function drawCurves(place, chart, curves, findings, options) {
   const traces = [], is_small = isNarrow(place), unit = escapeMarkup(chart.unit || ""), {time} = options;
   const placeBy = clock => step => time && step !== null ? secondsAt(time.clocks[clock || 0], step) / time.seconds : step;
-  const where = time ? `%{x:.5g} ${time.unit}, ${chart.x} %{customdata}` : chart.x + " %{x}", axis = time ? "time" : chart.x;
+  const where = time ? `%{x:.5g} ${time.unit}, ${chart.x} %{customdata}` : chart.x + " %{x}", axis = time ? time.unit : chart.x;  // in another unit a range means something else
   for (const band of chart.bands) {
     const edge = {type: "scatter", mode: "lines", x: band.x.map(placeBy(0)), line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
     traces.push({...edge, uid: makeUid("low", band.name), y: band.low, showlegend: false});
