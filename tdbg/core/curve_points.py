@@ -22,7 +22,8 @@ NON_FINITE = ("nan", "inf", "-inf")
 
 class CurveData(TypedDict):
     """A curve for ``drawCurves``. y: None breaks the line. gaps: the steps of those breaks before which records are
-    missing. non_finite: first step, last step, values, kind. clock: by its number that which tells when each step was.
+    missing. non_finite: first step, last step, values, kind. clock: by its number that which tells when each step was. uid: by
+    which a chart knows it when it is drawn again under another name.
     """
 
     name: str
@@ -32,6 +33,7 @@ class CurveData(TypedDict):
     gaps: list[int]
     non_finite: list[tuple[int, int, int, str]]
     clock: NotRequired[int]
+    uid: NotRequired[str]
 
 
 class BandData(TypedDict):

@@ -55,6 +55,21 @@ function dropCharts(root) {
 // By this a chart that is drawn again knows a curve: one that is hidden stays so, whichever come before it.
 const makeUid = (kind, name) => kind + "-" + [...String(name)].map(letter => letter.codePointAt(0).toString(36)).join("-");
 
+const knownAs = curve => curve.uid || curve.name;
+
+// The number of each curve, which its colour goes by: one that was there before keeps it, a new one gets the least that is free.
+function keepNumbers(place, uids) {
+  const before = place.givenNumbers || new Map(), taken = new Set(uids.map(uid => before.get(uid)));
+  let next = 0;
+  const numbers = uids.map(uid => {
+    if (before.has(uid)) return before.get(uid);
+    while (taken.has(next)) next++;
+    return next++;
+  });
+  place.givenNumbers = new Map(uids.map((uid, at) => [uid, numbers[at]]));
+  return numbers;
+}
+
 // The range for an axis that grows with the run. While a person has zoomed it is that of before: another one would undo
 // the zoom, since plotly takes it for wanted. key: what the axis shows; with another one nothing of it stays.
 function keepRange(place, name, key, range) {
@@ -155,17 +170,26 @@ function secondsAt({steps, seconds}, step) {
   return seconds[low] + (step - steps[low]) / (steps[high] - steps[low]) * (seconds[high] - seconds[low]);
 }
 
-// When a finding was: by a clock of its rank that came as far, else by any that did, else at the end of the first.
+// The clocks that know a step; of a run that only evaluates, those of its calls: findings count these.
+function listKnown(clocks) {
+  const known = clocks.filter(one => one.steps.length), ofSteps = known.filter(one => one.x === "step");
+  return ofSteps.length ? ofSteps : known;
+}
+
+// The clocks for what many processes share, that which reaches furthest first: the first process may have ended early.
+const sortByReach = clocks => [...listKnown(clocks)].sort((a, b) => b.steps[b.steps.length - 1] - a.steps[a.steps.length - 1]);
+
+// When a finding was: by a clock of its rank that came as far, else by any that did, else at the end of the first; null without a clock.
 function secondsOfFinding({step, rank}, clocks) {
-  const known = clocks.filter(one => one.x === "step" && one.steps.length), reached = known.filter(({steps}) => steps[0] <= step && step <= steps[steps.length - 1]);
+  const known = listKnown(clocks), reached = known.filter(({steps}) => steps[0] <= step && step <= steps[steps.length - 1]);
   const clock = reached.find(one => one.rank === rank) || known.find(one => one.rank === rank) || reached[0] || known[0];
-  return clock ? secondsAt(clock, step) : 0;
+  return clock ? secondsAt(clock, step) : null;
 }
 
 // The time that the charts of a page share, as drawCurves takes it: unit, and range with a margin. findings: those with a step.
 function describeTime(curves, findings, clocks) {
   const ends = curves.flatMap(({x, clock}) => x.length ? [x[0], x[x.length - 1]].map(step => secondsAt(clocks[clock], step)) : []);
-  const all = [...ends, ...findings.map(one => secondsOfFinding(one, clocks))], low = Math.min(...all), high = Math.max(...all);
+  const all = [...ends, ...findings.map(one => secondsOfFinding(one, clocks)).filter(one => one !== null)], low = Math.min(...all), high = Math.max(...all);
   const [seconds, unit] = pickTimeUnit(high - low), margin = (.02 * (high - low) || 1) / seconds;
   return {clocks, seconds, unit, range: all.length ? [low / seconds - margin, high / seconds + margin] : undefined};
 }
@@ -175,31 +199,33 @@ function describeTime(curves, findings, clocks) {
 function drawCurves(place, chart, curves, findings, options) {
   const traces = [], is_small = isNarrow(place), unit = escapeMarkup(chart.unit || ""), {time} = options;
   const placeBy = clock => step => time && step !== null ? secondsAt(time.clocks[clock || 0], step) / time.seconds : step;
+  const reaching = time ? sortByReach(time.clocks) : [], placeBand = step => time ? secondsOfFinding({step}, reaching) / time.seconds : step;
   const where = time ? `%{x:.5g} ${time.unit}, ${chart.x} %{customdata}` : chart.x + " %{x}", axis = time ? time.unit : chart.x;  // in another unit a range means something else
   for (const band of chart.bands) {
-    const edge = {type: "scatter", mode: "lines", x: band.x.map(placeBy(0)), line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
+    const edge = {type: "scatter", mode: "lines", x: band.x.map(placeBand), line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
     traces.push({...edge, uid: makeUid("low", band.name), y: band.low, showlegend: false});
     traces.push({...edge, uid: makeUid("high", band.name), y: band.high, name: escapeMarkup(band.name), fill: "tonexty", fillcolor: "rgba(140,145,153,.3)"});
   }
   const hasNonFinite = curves.some(curve => curve.non_finite.length);
-  curves.forEach((curve, number) => {
-    const color = LINE_COLORS[number % LINE_COLORS.length], dash = ["solid", "dot", "dash"][Math.floor(number / LINE_COLORS.length) % 3];
+  const numbers = keepNumbers(place, curves.map(knownAs));
+  curves.forEach((curve, at) => {
+    const number = numbers[at], color = LINE_COLORS[number % LINE_COLORS.length], dash = ["solid", "dot", "dash"][Math.floor(number / LINE_COLORS.length) % 3];
     const name = escapeMarkup(curve.name), toX = placeBy(curve.clock);
     traces.push({
-      uid: makeUid("curve", curve.name), type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x.map(toX), y: curve.y, customdata: curve.x, connectgaps: false,
+      uid: makeUid("curve", knownAs(curve)), type: "scatter", mode: curve.x.length > 60 && !options.points ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x.map(toX), y: curve.y, customdata: curve.x, connectgaps: false,
       opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: where + ": %{y:.5g} " + unit + "<extra>" + name + "</extra>",
     });
     const joined = joinGaps(curve);
     if (joined.x.length) {
-      traces.push({uid: makeUid("joined", curve.name), type: "scatter", mode: "lines+markers", name: name + " not on record", legendgroup: String(number), showlegend: false, x: joined.x.map(toX), y: joined.y, connectgaps: false,
+      traces.push({uid: makeUid("joined", knownAs(curve)), type: "scatter", mode: "lines+markers", name: name + " not on record", legendgroup: String(number), showlegend: false, x: joined.x.map(toX), y: joined.y, connectgaps: false,
         hoverinfo: "skip", opacity: .8, line: {color, width: 1, dash: "dot"}, marker: {color, size: 4}});
     }
     if (curve.best) {
-      traces.push({uid: makeUid("best", curve.name), type: "scatter", mode: "markers", name: name + " best", legendgroup: String(number), showlegend: false, x: [curve.best.step], y: [curve.best.value],
+      traces.push({uid: makeUid("best", knownAs(curve)), type: "scatter", mode: "markers", name: name + " best", legendgroup: String(number), showlegend: false, x: [curve.best.step], y: [curve.best.value],
         marker: {color, symbol: "star", size: 13, line: {width: 1, color: readColor("front")}}, hovertemplate: "best: " + chart.x + " %{x}: %{y:.5g} " + unit + "<extra>" + name + "</extra>"});
     }
     if (!curve.non_finite.length) return;
-    const bad = {uid: makeUid("bad", curve.name), type: "scatter", mode: "lines+markers", name: name + " not finite", legendgroup: String(number), showlegend: false, yaxis: "y2", x: [], y: [], text: [], connectgaps: false,
+    const bad = {uid: makeUid("bad", knownAs(curve)), type: "scatter", mode: "lines+markers", name: name + " not finite", legendgroup: String(number), showlegend: false, yaxis: "y2", x: [], y: [], text: [], connectgaps: false,
       line: {color: readColor("critical"), width: 2}, marker: {color: readColor("critical"), symbol: "x", size: 7}, hovertemplate: "%{text}<extra>" + name + "</extra>"};
     for (const [first, last, count, kind] of curve.non_finite) {
       const words = kind.split("+").map(word => ({nan: "NaN", inf: "Inf", "-inf": "-Inf"}[word] || word)).join(", ");
@@ -208,7 +234,7 @@ function drawCurves(place, chart, curves, findings, options) {
     }
     traces.push(bad);
   });
-  const groups = chart.marked || time ? groupMarks(findings) : [], markX = group => time ? secondsOfFinding(findings[group.numbers[0]], time.clocks) / time.seconds : group.step;
+  const groups = chart.marked || time ? groupMarks(time && !listKnown(time.clocks).length ? [] : findings) : [], markX = group => time ? secondsOfFinding(findings[group.numbers[0]], time.clocks) / time.seconds : group.step;
   const shapes = groups.map(group => ({
     type: "line", x0: markX(group), x1: markX(group), yref: "paper", y0: 0, y1: 1, line: {color: readColor(group.severity), width: 1.3, dash: "dash"},
   }));
@@ -255,12 +281,13 @@ function drawHeat(place, heat, time) {
   if (red.x.length) traces.push({...bar, ...red, marker: {color: "#d1242f", line: {width: 0}}});
   const rows = heat.rows.map((_, at) => at), columns = heat.x.map((_, at) => at);
   const ticks = columns.filter(at => at % Math.ceil(columns.length / (is_small ? 4 : 8)) === 0);
+  const key = heat.x.slice(0, 2).join();  // while columns are as far apart, a range of them means the same
   Plotly.react(place, traces, chartLayout({
-    uirevision: heat.x.slice(0, 2).join(),  // while columns are as far apart, a range of them means the same
+    uirevision: key,
     barmode: "overlay", bargap: 0, hovermode: "closest", height: heightOfHeat(heat), margin: {l: 10, r: 10, t: 8, b: 34},
     xaxis: {title: {text: time ? time.unit + " since the start of the run" : "step", standoff: 4}, tickvals: ticks,
-      ticktext: ticks.map(at => time ? formatNumber(secondsAt(time.clocks[heat.clock], heat.x[at]) / time.seconds) : String(heat.x[at])), range: [-.5, columns.length - .5], showgrid: false, zeroline: false},
-    yaxis: {tickvals: rows, ticktext: heat.rows.map(name => escapeMarkup(cutText(name, is_small ? 16 : 40))), range: [rows.length - .5, -.5], showgrid: false, zeroline: false, tickfont: {size: height > 15 ? 11 : 9}},
+      ticktext: ticks.map(at => time ? formatNumber(secondsAt(time.clocks[heat.clock], heat.x[at]) / time.seconds) : String(heat.x[at])), ...keepRange(place, "xaxis", key, [-.5, columns.length - .5]), showgrid: false, zeroline: false},
+    yaxis: {tickvals: rows, ticktext: heat.rows.map(name => escapeMarkup(cutText(name, is_small ? 16 : 40))), ...keepRange(place, "yaxis", key, [rows.length - .5, -.5]), showgrid: false, zeroline: false, tickfont: {size: height > 15 ? 11 : 9}},
   }), CHART_CONFIG);
 }
 

@@ -261,12 +261,16 @@ def _build_curve(curve: CurvePoints, name: str, clock: int) -> CurveData:
 
 
 def _merge_processes(named: Sequence[tuple[str, str, CurveData]], title: str, *, is_alone: bool) -> list[CurveData]:
-    """Name the curves after their processes; where several have the same one, once for all of them."""
+    """Name the curves after their processes; where several have the same one, once for all of them.
+
+    As one is a record ahead of the others, these part and join: by the first process a curve is known all the while.
+    """
     merged: list[CurveData] = []
     for what in dict.fromkeys(name for _, name, _ in named):
         for names, curve in merge_equal([(who, curve) for who, name, curve in named if name == what]):
             who = "" if is_alone else _join_names(names)
-            merged.append({**curve, "name": format_short(", ".join(filter(None, (who, what))) or title, NAME_LETTERS)})
+            name = format_short(", ".join(filter(None, (who, what))) or title, NAME_LETTERS)
+            merged.append({**curve, "name": name, "uid": f"{names[0]}, {what}"})
     return merged
 
 
