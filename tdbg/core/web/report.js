@@ -109,8 +109,9 @@ function buildReport(root, data, options = {}) {
     if (chart.choices.length > 1) {
       const label = appendElement("label", "of ", box);
       chart.select = appendElement("select", undefined, label);
+      chart.select.id = "choice-" + chart.id;
       chart.choices.forEach((choice, number) => { appendElement("option", choice.name, chart.select).value = String(number); });
-      const before = options.kept && options.kept.choices.get(box.id);
+      const before = options.kept && options.kept.choices.get(chart.select.id);
       if (before < chart.choices.length) chart.select.value = before;
       chart.select.addEventListener("change", () => drawChart(chart));
     }
@@ -172,7 +173,7 @@ const listBoxes = root => [...root.querySelectorAll(".finding > details")].map(b
 // What a person has chosen on a report, and its charts: null before there is one.
 function readChoices(root) {
   if (!root.querySelector("#headline")) return null;
-  const choices = [...root.querySelectorAll("#charts select")].map(one => [one.closest("[id]").id, one.value]);
+  const choices = [...root.querySelectorAll("#charts select")].map(one => [one.id, one.value]);
   const places = [...root.querySelectorAll(".chart.js-plotly-plot")].map(place => [place.id, place]);
   return {places: new Map(places), logarithmic: root.querySelector("#logarithmic")?.checked, choices: new Map(choices), boxes: new Map(listBoxes(root).map(([name, box]) => [name, box.open]))};
 }

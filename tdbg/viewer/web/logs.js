@@ -75,7 +75,7 @@ function addFlagTree(root, count, choose) {
     const list = appendElement("ul", undefined, box);
     try {
       const found = await count();
-      told.textContent = !found.tags.length ? "No record has a tag." : found.looked_at < found.total ? `Counted in the first ${formatShare(found.looked_at, found.total)} of the logs.` : "";
+      told.textContent = !found.tags.length ? "No record has a tag." : found.looked_at < found.total ? `Counted in the first ${formatNumber(found.looked_at / 2 ** 20)} MiB of the logs.` : "";
       told.hidden = !told.textContent;
       fillFlags(list, buildFlagTree(found.tags), "", choose);
     } catch (error) {
@@ -114,7 +114,10 @@ function fillFlags(list, node, path, choose) {
   }
 }
 
-const formatShare = (part, whole) => whole ? Math.min(100, Math.round(100 * part / whole)) + " %" : "all";
+function formatShare(part, whole) {
+  const share = whole ? Math.min(100, Math.round(100 * part / whole)) : 100;
+  return !whole ? "all" : part && !share ? "less than 1 %" : share + " %";
+}
 
 function appendRecord(record, list, addressOf, run) {
   const line = appendElement("li", undefined, list, "record " + levelClass(record.level)), {ranks} = record;

@@ -50,13 +50,14 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       batches = showFirst().then(() => ask(base + "/batches")).then(answer => answer.batches).catch(() => []);
       captured.clear(), located = now;
     }
-    const kept = readChoices(root);
+    const kept = readChoices(root), focused = root.contains(document.activeElement) && document.activeElement.id;
     wasProfiled = found.was_profiled && found.is_final;  // of a sample of the events not all traces are known
     root.replaceChildren();
     const report = appendElement("div", undefined, root);
     const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""})});
     if (isLive) report.querySelector("#facts").after(describeDrawing());
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
+    if (focused) document.getElementById(focused)?.focus({preventScroll: true});
     scrollTo(0, top);
     return built;
   }

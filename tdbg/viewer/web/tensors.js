@@ -168,7 +168,7 @@ async function fillTensor({card, base, ask, download, where, details, path}) {
   try {
     const tensor = await ask(base + "/pages/picture", {...where, path});
     card.replaceChildren();
-    showTensor(card, details, tensor, words => fetchPart({card, ask, address: base + "/pages/picture", query: {...where, path, ...words}}));
+    showTensor(card, details, tensor, words => fetchPart({place: card, ask, address: base + "/pages/picture", query: {...where, path, ...words}}));
     const places = tensor.not_finite_at;
     if (places) card.querySelector(".figures").after(appendElement("p", describePlaces(places, tensor.figures.nan + tensor.figures.inf), undefined, "bad"));
     addSlice({card, base, ask, download, where, path, shape: tensor.shape});
@@ -177,9 +177,9 @@ async function fillTensor({card, base, ask, download, where, details, path}) {
   }
 }
 
-// The picture of a part; undefined where there is none, and the card says why.
-async function fetchPart({card, ask, address, query}) {
-  const told = card.querySelector(".refused") || appendElement("p", undefined, card, "bad refused");
+// The picture of a part; undefined where there is none, and a line at its place says why.
+async function fetchPart({place, ask, address, query}) {
+  const told = place.querySelector(".refused") || appendElement("p", undefined, place, "bad refused");
   try {
     const found = await ask(address, query);
     told.textContent = found.why || "";
@@ -247,7 +247,7 @@ async function fillPair(card, base, ask, one, two, path) {
   function fetchSide(at) {
     const {key, nth} = [one, two][at];
     return async words => {
-      const found = await fetchPart({card, ask, address: base + "/pages/picture", query: {key, nth, path, ...words}});
+      const found = await fetchPart({place: sides[at].parentElement, ask, address: base + "/pages/picture", query: {key, nth, path, ...words}});
       if (found) widenScale(found);
       return found;
     };
@@ -258,7 +258,7 @@ async function fillPair(card, base, ask, one, two, path) {
     for (const heat of heats.slice(0, 2)) heat.rescale();
   }
   function fetchGap(words) {
-    return fetchPart({card, ask, address: base + "/pages/difference", query: {key: one.key, nth: one.nth, path, other_key: two.key, other_nth: two.nth, ...words}});
+    return fetchPart({place: sides[2].parentElement, ask, address: base + "/pages/difference", query: {key: one.key, nth: one.nth, path, other_key: two.key, other_nth: two.nth, ...words}});
   }
 }
 

@@ -8,7 +8,8 @@ export async function showTraces({root, base, run, ask, addressOf, link, open, d
   if (!data.traces.length) return showState(root, "This run was not profiled: `tdbg profile` records traces.");
   root.replaceChildren();
   if (file) {
-    const line = appendElement("p", `The trace that covers step ${place.get("step") || "of a finding"}: ${file}. `, root, "note");
+    const step = place.get("step"), covers = step && data.lanes.some(lane => lane.steps.some(one => String(one.number) === step));
+    const line = appendElement("p", `The trace ${covers ? `that covers step ${step}: ` : ""}${file}. `, root, "note");
     line.id = "one-trace", line.append(link(addressOf(run, "traces"), "All traces of this run"));
   }
   const form = appendElement("form", undefined, root, "tools");
