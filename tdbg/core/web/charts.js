@@ -176,12 +176,21 @@ function listKnown(clocks) {
   return ofSteps.length ? ofSteps : known;
 }
 
+const lastOf = list => list[list.length - 1];
+
 // The clocks for what many processes share, that which reaches furthest first: the first process may have ended early.
-const sortByReach = clocks => [...listKnown(clocks)].sort((a, b) => b.steps[b.steps.length - 1] - a.steps[a.steps.length - 1]);
+const sortByReach = clocks => [...listKnown(clocks)].sort((a, b) => lastOf(b.steps) - lastOf(a.steps));
+
+// When the processes did a step: by the first of these clocks that has it, else by the one that comes nearest before, else after it.
+function secondsOfAll(step, reaching) {
+  const begun = reaching.filter(({steps}) => steps[0] <= step), earliest = [...reaching].sort((a, b) => a.steps[0] - b.steps[0])[0];
+  const clock = begun.find(({steps}) => step <= lastOf(steps)) || begun[0] || earliest;
+  return clock ? secondsAt(clock, step) : 0;
+}
 
 // When a finding was: by a clock of its rank that came as far, else by any that did, else at the end of the first; null without a clock.
 function secondsOfFinding({step, rank}, clocks) {
-  const known = listKnown(clocks), reached = known.filter(({steps}) => steps[0] <= step && step <= steps[steps.length - 1]);
+  const known = listKnown(clocks), reached = known.filter(({steps}) => steps[0] <= step && step <= lastOf(steps));
   const clock = reached.find(one => one.rank === rank) || known.find(one => one.rank === rank) || reached[0] || known[0];
   return clock ? secondsAt(clock, step) : null;
 }
@@ -199,7 +208,7 @@ function describeTime(curves, findings, clocks) {
 function drawCurves(place, chart, curves, findings, options) {
   const traces = [], is_small = isNarrow(place), unit = escapeMarkup(chart.unit || ""), {time} = options;
   const placeBy = clock => step => time && step !== null ? secondsAt(time.clocks[clock || 0], step) / time.seconds : step;
-  const reaching = time ? sortByReach(time.clocks) : [], placeBand = step => time ? secondsOfFinding({step}, reaching) / time.seconds : step;
+  const reaching = time ? sortByReach(time.clocks) : [], placeBand = step => time ? secondsOfAll(step, reaching) / time.seconds : step;
   const where = time ? `%{x:.5g} ${time.unit}, ${chart.x} %{customdata}` : chart.x + " %{x}", axis = time ? time.unit : chart.x;  // in another unit a range means something else
   for (const band of chart.bands) {
     const edge = {type: "scatter", mode: "lines", x: band.x.map(placeBand), line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
