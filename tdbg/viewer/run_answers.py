@@ -132,7 +132,7 @@ class SwitchedRank(TypedDict):
 
 
 class RequestSent(TypedDict):
-    """A request to the ranks of a live run, and which of them have done it. at_step: when all of them do."""
+    """A request to the ranks of a live run, and which of them have done it. at_step: the step at which all ranks switch."""
 
     number: int
     at_step: int
