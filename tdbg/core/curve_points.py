@@ -22,8 +22,8 @@ NON_FINITE = ("nan", "inf", "-inf")
 
 class CurveData(TypedDict):
     """A curve for ``drawCurves``. y: None breaks the line. gaps: the steps of those breaks before which records are
-    missing. non_finite: first step, last step, values, kind. clock: by its number that which tells when each step was. uid: by
-    which a chart knows it when it is drawn again under another name.
+    missing. non_finite: first step, last step, values, kind. clock: by its number that which tells when each step was.
+    uid: by which a chart knows it when it is drawn again under another name.
     """
 
     name: str

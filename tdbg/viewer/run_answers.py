@@ -132,7 +132,10 @@ class SwitchedRank(TypedDict):
 
 
 class RequestSent(TypedDict):
-    """A request to the ranks of a live run, and which of them have done it. at_step: the step at which all ranks switch."""
+    """A request to the ranks of a live run, and which of them have done it.
+
+    at_step: the step at which all ranks switch.
+    """
 
     number: int
     at_step: int
