@@ -142,7 +142,9 @@ FINDING = {"rank": 0, "step": 10, "code": "TD-N001", "severity": "error", "title
 
 def write_draw(curves: object, clocks: object = None, findings: object = (), chart: object = CHART) -> str:
     """A line that draws the curves, over time where there are clocks, and notes what plotly was given."""
-    time = f"describeTime({json.dumps(curves)}, {json.dumps(findings)}, {json.dumps(clocks)})" if clocks else "undefined"
+    time = (
+        f"describeTime({json.dumps(curves)}, {json.dumps(findings)}, {json.dumps(clocks)})" if clocks else "undefined"
+    )
     given = ", ".join(map(json.dumps, (chart, curves, findings)))
     return f"drawCurves(place, {given}, {{time: {time}, range: [0, 21]}}); note();"
 

@@ -222,11 +222,15 @@ def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: 
     evidence = shown.locator(".finding > details:not(.explanation)").first
     was_open = evidence.get_attribute("open") is not None
     evidence.locator("summary").click()
+    shown.select_option("#choice-phases", "1")
+    shown.focus("#choice-phases")
     shown.evaluate("document.querySelector('#headline').dataset.old = 'yes'")
     status["last_finding"] = {"code": "new"}
     expect(shown.locator("#headline[data-old]")).to_have_count(0, timeout=20_000)
     expect(box.locator("div p").first).to_be_visible()
     expect(shown.locator("#logarithmic")).to_be_checked()
+    expect(shown.locator("#choice-phases")).to_have_value("1")
+    expect(shown.locator("#choice-phases")).to_be_focused()
     assert (evidence.get_attribute("open") is not None) != was_open
     assert shown.evaluate("document.querySelector('#charts .chart').layout.yaxis.type") == "log"
     assert sum("/rules/" in one for one in asked) == 1
@@ -260,7 +264,7 @@ class LiveRun:
                 curve["x"].append(curve["x"][-1] + self.steps)
                 curve["y"].append(curve["y"][-1])
             if chart["curves"]:
-                chart["curves"].insert(0, {**chart["curves"][0], "name": "another"})
+                chart["curves"].insert(0, {**chart["curves"][0], "name": "another", "uid": "another"})
         route.fulfill(json=found)
 
     def draw_again(self) -> None:
@@ -557,6 +561,11 @@ def test_a_trace_has_its_flame_graph_and_is_saved_whole(watched: Watched, client
     (written,) = (runs_folder / "profiled").glob("rank0000/traces/*.json.gz")
     assert Path(saved.value.path()).read_bytes() == written.read_bytes()
     assert saved.value.suggested_filename == "rank0-window0.json.gz"
+    (covered, *_) = [one["number"] for one in data["lanes"][0]["steps"] if one["number"] is not None]
+    file = written.relative_to(runs_folder / "profiled").as_posix()
+    for step, told in ((covered, f"The trace that covers step {covered}: {file}. "), (99_999, f"The trace {file}. ")):
+        shown = watched.show(f"/runs/profiled/traces?file={file}&step={step}")
+        expect(shown.locator("#one-trace")).to_have_text(told + "All traces of this run")
     watched.check()
 
 

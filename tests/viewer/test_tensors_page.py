@@ -279,6 +279,13 @@ def test_the_difference_of_two_large_maps_comes_in_parts(tmp_path: Path, chromiu
         assert value == pytest.approx(float(wanted[row, column]), abs=1e-2)
     card.get_by_role("button", name="fit").nth(2).press("Enter")
     expect(card.locator(".part").nth(2)).to_contain_text("each cell is the mean of")
+    refused = card.locator(".refused", has_text="not this part")
+    watched.page.route("**/pages/picture?*rows=*", lambda route: route.fulfill(json={"why": "not this part"}))
+    press_all(card.locator("canvas.map").nth(0), "- - -")
+    expect(refused).to_have_count(1)
+    press_all(card.locator("canvas.map").nth(2), "+ + + + + + + +")
+    expect(card.locator(".part").nth(2)).to_contain_text("each cell is a value")
+    expect(refused).to_have_count(1)  # what is said of one picture is not taken back by another
     assert sizes and max(sizes) < LARGEST_ANSWER and sum(sizes) < (first.nbytes + second.nbytes) / 4
     watched.check()
     watched.context.close()

@@ -290,7 +290,7 @@ function drawHeat(place, heat, time) {
   if (red.x.length) traces.push({...bar, ...red, marker: {color: "#d1242f", line: {width: 0}}});
   const rows = heat.rows.map((_, at) => at), columns = heat.x.map((_, at) => at);
   const ticks = columns.filter(at => at % Math.ceil(columns.length / (is_small ? 4 : 8)) === 0);
-  const key = heat.x.slice(0, 2).join();  // while columns are as far apart, a range of them means the same
+  const key = [heat.rows.length, ...heat.x.slice(0, 2)].join();  // while columns are as far apart, a range of them means the same
   Plotly.react(place, traces, chartLayout({
     uirevision: key,
     barmode: "overlay", bargap: 0, hovermode: "closest", height: heightOfHeat(heat), margin: {l: 10, r: 10, t: 8, b: 34},

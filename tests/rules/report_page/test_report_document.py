@@ -71,6 +71,16 @@ TRACES = [
 ]
 
 
+def test_a_window_of_an_evaluation_before_the_training_covers_no_step(run_stream):
+    rank = run_stream.begin_rank()
+    trace = Trace(t=run_stream.t, file="traces/0.pt.trace.json", first_step=1, steps=5, phase="eval")
+    run_stream.emit_events(rank, trace, make_nonfinite())
+    run_stream.emit_steps(rank, ["nan"], first=3, phase="eval")
+    assert [one["trace"] for one in describe_run(run_stream)["findings"]] == ["rank0000/traces/0.pt.trace.json"]
+    run_stream.emit_steps(rank, [1.0], first=4)
+    assert {one["trace"] for one in describe_run(run_stream)["findings"]} == {""}
+
+
 @pytest.mark.parametrize(("traces", "wanted"), TRACES)
 def test_a_finding_has_the_trace_that_covers_its_step(run_stream, traces, wanted):
     assert find_trace(run_stream, *traces) == wanted
@@ -187,7 +197,20 @@ def test_ranks_with_the_same_curve_share_it(run_stream):
     found = describe_run(run_stream)
     assert [one["name"] for one in find_chart(found, "lr")["curves"]] == ["ranks 0-2"]
     assert [one["name"] for one in find_chart(found, "grad_norm")["curves"]] == ["ranks 0, 2", "rank 1"]
+    assert [one["uid"] for one in find_chart(found, "grad_norm")["curves"]] == ["rank 0, ", "rank 1, "]
     assert len(found["lanes"]["rows"]) == 3 and len(find_chart(found, "phases")["choices"]) == 3
+
+
+def test_a_curve_is_known_by_the_same_while_one_rank_is_a_record_ahead(run_stream):
+    folders = [run_stream.begin_rank(rank, 2) for rank in range(2)]
+    for folder in folders:
+        emit_steps(run_stream, folder, 5, lr=[0.1, 0.01])
+    joined = find_chart(describe_run(run_stream), "lr")["curves"]
+    emit_steps(run_stream, folders[0], 1, first=6, lr=[0.1, 0.01])
+    parted = find_chart(describe_run(run_stream), "lr")["curves"]
+    assert [one["name"] for one in joined] == ["ranks 0-1, group 0", "ranks 0-1, group 1"] and len(parted) == 4
+    assert [one["uid"] for one in joined] == [one["uid"] for one in parted if one["name"].startswith("rank 0")]
+    assert len({one["uid"] for one in parted}) == 4
 
 
 def test_of_64_ranks_those_with_findings_and_bad_ends_have_lines(run_stream):
