@@ -603,6 +603,11 @@ def test_the_tree_of_flags_counts_their_records(watched: Watched, client: Client
     expect(row.locator(".note").first).to_have_text(str(sum(one["records"] for one in tags if one["flag"] == flag)))
     row.get_by_role("button", name=flag, exact=True).click()
     shown.wait_for_url(f"**flag={flag}**")
+    large = {"tags": tags, "looked_at": 2_097_300, "total": 1 << 40}
+    shown.route("**/logs/counts*", lambda route: route.fulfill(json=large))
+    watched.show("/runs/two_ranks/logs").click("#flag-tree summary")
+    expect(shown.locator("#flag-tree > .note")).to_have_text("Counted in the first 2 MiB of the logs.")
+    shown.unroute("**/logs/counts*")
     watched.check()
 
 
