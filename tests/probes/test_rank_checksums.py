@@ -252,7 +252,7 @@ class Wide(Net):
 
 
 def test_of_many_parameters_later_looks_read_other_parts(start_watch: Any, two_rank_world: None) -> None:
-    watched = train_model(start_watch, 24, lambda net: DistributedDataParallel(Wide()), rest_s=0.01)
+    watched = train_model(start_watch, 24, lambda net: DistributedDataParallel(Wide()), rest_s=0.03)
     looks = list_observations(watched, "rank-weights", "WEIGHTS")
     parts = {event.step: event.values.get("look_part", 0) for event in looks}
     assert [parts[step] for step in range(1, 9)] == [0] * 8
