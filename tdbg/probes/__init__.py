@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tdbg.core.deprecation import renamed_method
 from tdbg.core.events import UNAVAILABLE
 from tdbg.core.flags import FLAGS, flag_of
+from tdbg.core.guard import belongs_to_program
 from tdbg.core.observations import Observed, field_lines
 from tdbg.core.registry import Registry
 from tdbg.runtime.budget import ALWAYS_STEPS
@@ -16,10 +17,6 @@ from tdbg.runtime.listener import Listener
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
-
-
-def _always() -> bool:
-    return True
 
 
 class Probe(Listener):
@@ -154,27 +151,28 @@ class Probe(Listener):
         timed, booked on this probe and guarded. Nothing is called once the probe is off, while a batch is run
         again, inside a compiled region, or while a CUDA graph is captured. Put back when the probe is detached.
         """
-        self.patch_while_due(owner, name, _always, before, after, raised)
+        self.patch_while_due(owner, name, None, before, after, raised)
 
     def patch_while_due(
         self,
         owner: Any,
         name: str,
-        due: Callable[[], bool],
+        due: Callable[[], bool] | None,
         before: "Callable[[tuple[Any, ...], dict[str, object]], None] | None" = None,
         after: "Callable[[float, tuple[Any, ...], dict[str, object], object], None] | None" = None,
         raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
     ) -> None:
-        """`patch` for a busy function. due: false while nothing is to be called before and after.
+        """`patch` for a busy function. due: false while nothing is to be called before and after; None for always.
 
-        It runs at each call, unguarded and untimed, and calls no function of Python's.
+        It runs before each call, untimed, and calls no function of Python's.
         """
         import torch
 
         from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, is_capturing
 
         guard = self.guard
-        hide_from_compiler(due)
+        if due is not None:
+            hide_from_compiler(due)
 
         def make_wrapper(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -185,7 +183,16 @@ class Probe(Listener):
                     or call_outside_compiler(is_capturing)
                 ):
                     return original(*args, **kwargs)
-                if before is not None and due():
+                is_due = True
+                if due is not None:  # not below the guard, which takes longer than the question
+                    try:
+                        is_due = due()
+                    except BaseException as error:
+                        if belongs_to_program(error):
+                            raise
+                        is_due = False
+                        call_outside_compiler(guard.handle_failure, error)
+                if before is not None and is_due:
                     call_outside_compiler(guard.call_guarded, self._run_timed, before, args, kwargs)
                 begun = time.perf_counter()
                 try:
@@ -195,7 +202,7 @@ class Probe(Listener):
                         seconds = time.perf_counter() - begun
                         call_outside_compiler(guard.call_guarded, self._run_timed, raised, seconds, args, kwargs, error)
                     raise
-                if after is not None and due():
+                if after is not None and is_due:
                     call_outside_compiler(
                         guard.call_guarded, self._run_timed, after, time.perf_counter() - begun, args, kwargs, result
                     )
