@@ -323,6 +323,10 @@ def _list_files(path: str, kind: str) -> list[str]:
     return [file for name in matched for file in ([name] if os.path.isfile(name) else _in_folder(name, kind))]
 
 
+class NoInfoLogError(TdbgError):
+    """The run has other records, but none of a logger's at INFO and above."""
+
+
 def _expand_glob(path: str) -> list[str]:
     import glob
 
@@ -345,7 +349,7 @@ def _in_folder(folder: str, kind: str) -> list[str]:
     own = [name for name in names if _own_kind(name) or is_records(name)]  # events and the rest are no text for people
     kinds = {_own_kind(name) for name in own} - {""}
     if own and kind == "info" and not kinds:
-        raise TdbgError(f"{folder} has no info log", "leave out --type info: there may be other records")
+        raise NoInfoLogError(f"{folder} has no info log", "leave out --type info: there may be other records")
     wanted = set(OWN_KINDS) if kind == "both" else {kind} if kind in kinds else kinds
     names = [name for name in own if _own_kind(name) in wanted or (is_records(name) and kind != "info")]
     return sorted(names, key=_build_sort_key)
