@@ -88,7 +88,7 @@ class Inspection:
         return self.is_open and self._until == OPENING_STEPS
 
     @property
-    def _kept(self) -> list[type[Listener]]:
+    def _staying_or_waiting(self) -> list[type[Listener]]:
         """The probes that are there between looks."""
         return [*self._staying, *self._waiting]
 
@@ -124,7 +124,7 @@ class Inspection:
             if self._pass_at and self._state.step >= self._pass_at + SETTLING_STEPS:
                 self._pass_at, self._state.inspects_pass = 0, False
                 self._budget.close_allowance(time.perf_counter())
-                self._activate(self._kept)
+                self._activate(self._staying_or_waiting)
             elif self._until and self._state.attended == self._state.step and not self._pass_at:
                 self._check_between_looks()
             return
@@ -168,7 +168,7 @@ class Inspection:
         if self._budget.allowance_s and added and not self.is_open:
             self._pass_at, self._state.inspects_pass = self._state.step, True
             self._budget.open_allowance(time.perf_counter(), SPENDING_RATE)
-            self._activate([*self._kept, *added])
+            self._activate([*self._staying_or_waiting, *added])
 
     def ask_for_repetition(self) -> None:
         """The next steps are to be looked at as the first were: one step stands out, and those after it tell what it was."""
@@ -195,7 +195,7 @@ class Inspection:
         """The training has become another one: a few of its steps are looked at as the first were, if that can be paid."""
         if self._budget.allowance_s <= self._budget.inspection_s:
             if self._waiting:  # a probe that was woken for it rests again
-                self._activate(self._kept)
+                self._activate(self._staying_or_waiting)
             return
         self._until, self.is_open = self._state.step + AGAIN_STEPS, True
         self._activate(self._load())
@@ -217,20 +217,20 @@ class Inspection:
         self._own_s = self._budget.own_s
         self._budget.spend_saved(now)
         coming = [probe for probe in self._load() if probe.comes_back and probe not in self._staying]
-        self._activate([*self._kept, *coming])
+        self._activate([*self._staying_or_waiting, *coming])
 
     def _end_later_look(self, now: float) -> None:
         """What it has cost is saved for the next one."""
         self.is_open = self._is_later = False
         self._budget.save_up(LATER_SPARE * (self._budget.own_s - self._own_s), now)
-        self._activate(self._kept)
+        self._activate(self._staying_or_waiting)
 
     def end_inspection(self, now: float) -> None:
         """From now on the level's budget holds, and of the added probes those stay whose presence it pays for."""
         self.is_open = False
         self._budget.close_allowance(now)
         if self._until != OPENING_STEPS:
-            self._activate(self._kept)
+            self._activate(self._staying_or_waiting)
             return
         self._changed()  # what is compared with from now on
         steps = max((self._state.step or self._state.eval_calls) - 1, 1)
@@ -249,7 +249,7 @@ class Inspection:
         self._begin_review(self._state.step)
         if self._budget.allowance_s > self._budget.inspection_s:
             self._waiting = frozenset(probe for probe in self._load() if probe.inspects_checkpoint) - self._staying
-        self._activate(self._kept)
+        self._activate(self._staying_or_waiting)
 
     def _begin_review(self, step: float) -> None:
         """Measure what the steps after this one cost, if a probe is there that could go."""
@@ -320,4 +320,4 @@ class Inspection:
         self._state.stayed = [name for name in self._state.stayed or () if name not in names]
         if self._budget.allowance_s > self._budget.inspection_s:
             self._waiting |= frozenset(probe for probe in leaving if probe.inspects_checkpoint)
-        self._activate(self._kept)
+        self._activate(self._staying_or_waiting)

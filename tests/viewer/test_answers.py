@@ -230,6 +230,11 @@ def test_several_curves_are_asked_for_by_name(client: Client) -> None:
         assert client.get("/api/v1/runs/two_ranks/metrics/curves", params={"keys": wrong}).status_code == 400
 
 
+def test_a_weight_that_is_no_number_smooths_nothing(client: Client) -> None:
+    as_they_are, smoothed = (client.ask("/runs/two_ranks/metrics/curves", smooth=weight) for weight in ("0", "nan"))
+    assert smoothed == as_they_are and None not in smoothed["curves"][0]["values"]
+
+
 def test_a_look_at_a_large_trace_writes_nothing(runs_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(runs_folder / "profiled", tmp_path / "profiled")
     (trace,) = tmp_path.glob("profiled/rank0000/traces/*.json.gz")

@@ -97,7 +97,7 @@ def plot_metrics(served: Served, run: str, query: CurvesQuery) -> dict[str, Any]
     """Steps and values of each key, thinned so that extremes stay, as `tdbg metrics plot --json`."""
     place = find_rows_files(str(served.runs.open_run(run).path), query.ranks)
     globs = (*_list_globs(query), *_read_names(query.keys))
-    smooth = min(max(query.smooth, 0.0), 0.999)
+    smooth = min(max(0.0, query.smooth), 0.999)  # in this order NaN becomes 0
     files = tuple(place.files)
     return ANSWERS.get_answer((place.name, files, globs, smooth), lambda: _plot_rows(place.name, files, globs, smooth))
 
