@@ -118,8 +118,10 @@ class Records:
                 self._write_record(spoken)
                 return
             if len(self._held) >= MAX_HELD or self._held_chars > MAX_HELD_CHARS:
-                self.lost += 1
-                return
+                if self.agent.rank is None:
+                    self.lost += 1
+                    return
+                self._flush_held(at_the_end=True)  # the whole tree takes long to read
             self._held.append(spoken)
             self._held_chars += len(spoken.text)
             if not self.maps.busy:
@@ -137,6 +139,7 @@ class Records:
             missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.is_pending(file)]
             if missing and not at_the_end:
                 return
+            self.maps.use_single_maps(missing)
             held, self._held, self._held_chars, self._seen = self._held, [], 0, 0
             for spoken in held:
                 self._write_record(spoken)
@@ -164,10 +167,9 @@ class Records:
         with self.agent.get_guard("records"), self._lock:
             new = self._held[self._saved if at_the_end else self._seen :]
             missing = [file for spoken in new for file, _ in spoken.places if self.maps.is_pending(file)]
-            for file in set(missing) if at_the_end else ():  # the whole tree is not there in time: what each says alone
-                self.maps.known[file] = self.maps.get_single_map(file)
             if missing and not at_the_end:
                 return
+            self.maps.use_single_maps(missing)
             self._seen = len(self._held)
             if not any(one.raised or self.find_flags(one.places) for one in new):
                 return

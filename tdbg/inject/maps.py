@@ -1,19 +1,25 @@
-"""The guard maps of the program's own files, made in a thread of their own: no step waits for them."""
+"""The guard maps of the program's own files: read by a process beside the run, else slowly in a thread of the rank's."""
 
 import os
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tdbg.core.guard import Guard
 from tdbg.core.profiling import wait_while_recording
 from tdbg.inject.console_level import PACKAGES
-from tdbg.logs.guards.kept import tree_maps
+from tdbg.inject.source_roots import find_source_root
+from tdbg.logs.guards.kept import find_kept_maps, take_turn, tree_maps
 from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.guards.program_files import map_of
+
+HEAD_START_S = 0.5  # the reader that `tdbg run` starts beside its command is given so long to begin
+LOOK_EVERY_S = 0.1
+FREE_S = 0.25  # CPU time that the thread may take at once: a program of 10,000 lines
+SHARE = 0.01  # and of the time after that
+LONGEST_REST_S = 5.0
 
 OWN = os.path.join(Path(__file__).parents[1], "")
 
@@ -42,8 +48,10 @@ class Maps:
         """In a forked child: the thread stayed in the parent."""
         self._trees: dict[str, dict[str, GuardMap]] = {}
         self._waiting: list[str] = []
+        self._alone: set[str] = set()  # files whose answer is what they say by themselves
         self._lock = threading.RLock()  # a signal handler may log too
         self._thread: threading.Thread | None = None
+        self._is_late = threading.Event()  # somebody waits for the thread
 
     @property
     def busy(self) -> bool:
@@ -54,7 +62,7 @@ class Maps:
         """Begin with the tree of the program itself."""
         main = getattr(sys.modules.get("__main__"), "__file__", None)
         if main and is_of_the_program(os.path.abspath(main)):
-            self._request_tree(root_of(os.path.abspath(main)))
+            self._request_tree(self._find_root(os.path.abspath(main)))
 
     def get_map(self, file: str) -> GuardMap | None:
         """The map of a file; None if nothing there is guarded. `is_pending` has to be asked first."""
@@ -68,7 +76,7 @@ class Maps:
         if not file.endswith(".py") or not is_of_the_program(path):
             self.known[file] = None
             return False
-        root = root_of(path)
+        root = self._find_root(path)
         tree = self._trees.get(root)
         if tree is None:
             self._request_tree(root)
@@ -83,11 +91,24 @@ class Maps:
             found = self._single[file] = map_of(os.path.abspath(file), self._functions)
         return found
 
+    def use_single_maps(self, files: Iterable[str]) -> None:
+        """Let these files have the map of what each says by itself, until the tree is there: nobody can wait for it."""
+        with self._lock:
+            for file in set(files):
+                self.known[file] = self.get_single_map(file)
+                self._alone.add(file)
+
     def wait_for_thread(self, seconds: float) -> None:
         """Give the thread some time to end."""
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            self._is_late.set()
             thread.join(seconds)
+
+    @staticmethod
+    def _find_root(path: str) -> str:
+        main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+        return find_source_root(path, main, os.getcwd())
 
     def _request_tree(self, root: str) -> None:
         with self._lock:
@@ -98,19 +119,51 @@ class Maps:
                 self._thread = threading.Thread(target=self._build_trees, name="tdbg-guards", daemon=True)
                 self._thread.start()
 
+    def _read_tree(self, root: str) -> dict[str, GuardMap]:
+        """What another process has read; where none does, it is read here, by one rank of the machine."""
+        found = find_kept_maps(root, self._functions, wait_while_recording)
+        if found is None:
+            self._is_late.wait(HEAD_START_S)
+        while found is None:
+            with take_turn(root, self._functions) as is_ours:
+                found = tree_maps(root, self._functions, _Pace(self._is_late).rest) if is_ours else None
+            if found is None:
+                time.sleep(LOOK_EVERY_S)
+        return found
+
     def _build_trees(self) -> None:
         while True:
             begun = time.thread_time()
-            tree = self._guard.call_guarded(tree_maps, self._waiting[0], self._functions, wait_while_recording) or {}
+            tree = self._guard.call_guarded(self._read_tree, self._waiting[0]) or {}
             self.read_s += time.thread_time() - begun
             with self._lock:
                 self._trees[self._waiting.pop(0)] = tree
+                while self._alone:
+                    self.known.pop(self._alone.pop(), None)
                 if self._waiting:
                     continue
                 self._thread = None
             self._single.clear()
             self._guard.call_guarded(self._ready)
             return
+
+
+class _Pace:
+    """Keeps what a thread takes of the CPU small: while it holds the interpreter, the training waits.
+
+    is_late: no rest from now on, as somebody waits.
+    """
+
+    def __init__(self, is_late: threading.Event) -> None:
+        self._is_late = is_late
+        self._begun_t, self._begun_cpu_s = time.monotonic(), time.thread_time()
+
+    def rest(self) -> None:
+        """Wait until the time since the start has earned what was taken."""
+        wait_while_recording()
+        owed_s = time.thread_time() - self._begun_cpu_s - FREE_S - SHARE * (time.monotonic() - self._begun_t)
+        if owed_s > 0.0:
+            self._is_late.wait(min(owed_s / SHARE, LONGEST_REST_S))
 
 
 def is_of_the_program(path: str) -> bool:
@@ -122,23 +175,3 @@ def is_of_the_program(path: str) -> bool:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     package = str(spec.name).partition(".")[0] if spec is not None else ""
     return bool(package) and any(path.startswith(os.path.join(folder, package, "")) for folder in PACKAGES)
-
-
-def root_of(path: str) -> str:
-    """The tree a file belongs to: the current folder, the script's, or else its own package's (or itself)."""
-    main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-    for base in (os.getcwd(), os.path.dirname(main)):
-        inside = os.path.join(base, "")
-        if path.startswith(inside) and main.startswith(inside) and base not in too_wide():
-            return base
-    folder = os.path.dirname(path)
-    if not os.path.exists(os.path.join(folder, "__init__.py")):
-        return path if folder in too_wide() else folder
-    while os.path.exists(os.path.join(os.path.dirname(folder), "__init__.py")):
-        folder = os.path.dirname(folder)
-    return folder
-
-
-def too_wide() -> tuple[str, ...]:
-    """Folders that hold more than one program."""
-    return ("/", os.path.expanduser("~"), tempfile.gettempdir(), *(folder.rstrip(os.sep) for folder in PACKAGES))

@@ -84,7 +84,9 @@ def _stand_guard(watched: int, child: int, mark: Mapping[str, str]) -> None:
         os.setsid()  # out of reach of Ctrl-C, and of a kill of the whole process group
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
-        _let_go_of_files(keep=watched)
+        os.dup2(watched, KEPT)
+        os.set_inheritable(KEPT, False)
+        let_go_of_files(KEPT + 1)
         if os.read(KEPT, 1) != GOOD_NIGHT:
             end_processes(child, mark)
         code = 0
@@ -92,11 +94,9 @@ def _stand_guard(watched: int, child: int, mark: Mapping[str, str]) -> None:
         os._exit(code)
 
 
-def _let_go_of_files(keep: int) -> None:
-    """Hold nothing open but ``keep``, as ``KEPT``, lest a reader of tdbg's output waits for the guard."""
-    os.dup2(keep, KEPT)
-    os.set_inheritable(KEPT, False)
-    os.closerange(KEPT + 1, os.sysconf("SC_OPEN_MAX") if keep < 4096 else keep + 1)
+def let_go_of_files(first: int) -> None:
+    """Hold nothing open from this descriptor on, and no stream, lest a reader of tdbg's output waits for this process."""
+    os.closerange(first, max(os.sysconf("SC_OPEN_MAX"), 4096))
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)

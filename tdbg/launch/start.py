@@ -21,7 +21,19 @@ from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, print_messages, shared_terminal
 from tdbg.core.registry import points_of
 from tdbg.core.rundir import DELETED_SUFFIX, PREFLIGHT_FOLDER, STARTED_SUFFIX, RunDir
-from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, serving, uploading
+from tdbg.launch import (
+    alerts,
+    boot,
+    command,
+    join,
+    orphans,
+    presence,
+    provenance,
+    sending,
+    serving,
+    source_reading,
+    uploading,
+)
 from tdbg.launch.host_pressure import HostSampler
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
@@ -191,6 +203,9 @@ class Supervision:
     def _supervise_command(
         self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows, viewer: serving.RunViewer | None
     ) -> int:
+        reader = source_reading.SourceReader(
+            words if self.settings.level != "off" else (), self.settings.flag_functions
+        )
         tee = self._open_tee(rows)
         child = Child(words, env, tee)
         mark = {name: env[name] for name in boot.MARK}
@@ -226,6 +241,7 @@ class Supervision:
         if viewer:
             viewer.start_thread()
         code = child.wait_for_exit()
+        reader.end_reading()
         if self.stopped:  # the command alone was told to end; the guard is there until the rest has ended too
             orphans.end_processes(child.pid, mark)
         guard.dismiss()

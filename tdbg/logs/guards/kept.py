@@ -1,10 +1,13 @@
 """The maps of a whole source tree, kept on disk until one of its files changes."""
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from tdbg.core.files import parse_json, read_small_file
 from tdbg.logs.guards.link import GuardMap
@@ -24,8 +27,7 @@ def tree_maps(root: str, checkers: Sequence[str], pause: Callable[[], object]) -
     Cost: where nothing has changed a look at each file (5 us) and one read; else `maps_below`.
     """
     begun = time.time()
-    stamps = _collect_stamps(root, pause)
-    path = cache_folder() / f"tree-{_build_cache_key(root, checkers)}.json"
+    path, stamps = _name_kept(root, checkers, "json"), _collect_stamps(root, pause)
     kept = _load_maps(str(path), stamps)
     if kept is not None:
         return kept
@@ -36,8 +38,49 @@ def tree_maps(root: str, checkers: Sequence[str], pause: Callable[[], object]) -
     return maps
 
 
-def _build_cache_key(root: str, checkers: Sequence[str]) -> str:
-    return hashlib.blake2b(repr((__version__, root, sorted(checkers))).encode(), digest_size=16).hexdigest()
+def find_kept_maps(root: str, checkers: Sequence[str], pause: Callable[[], object]) -> dict[str, GuardMap] | None:
+    """What `tree_maps` gives, if it is on disk and nothing has changed since; None if the files have to be read."""
+    return _load_maps(str(_name_kept(root, checkers, "json")), _collect_stamps(root, pause))
+
+
+def wait_until_settled(root: str) -> None:
+    """Wait until no file below ``root`` was changed within the last `SETTLED_S`, that long at most: else no map is kept."""
+    newest = max((max(stamp[:2]) for stamp in _collect_stamps(root, bool).values()), default=0)
+    time.sleep(min(max(newest / 1e9 + SETTLED_S + 0.01 - time.time(), 0.0), SETTLED_S + 0.01))
+
+
+@contextlib.contextmanager
+def take_turn(root: str, checkers: Sequence[str]) -> Iterator[bool]:
+    """True for one process of those that read a tree at the same time; the kernel takes it from one that dies.
+
+    Where the cache cannot be written, or its file system knows no locks, each has its turn.
+    """
+    path = _name_kept(root, checkers, "lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield True
+        return
+    try:
+        yield _lock_file(handle)
+    finally:
+        os.close(handle)
+
+
+def _lock_file(handle: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
+
+
+def _name_kept(root: str, checkers: Sequence[str], ending: str) -> Path:
+    key = hashlib.blake2b(repr((__version__, root, sorted(checkers))).encode(), digest_size=16).hexdigest()
+    return cache_folder() / f"tree-{key}.{ending}"
 
 
 def _collect_stamps(root: str, pause: Callable[[], object]) -> dict[str, Stamp]:
