@@ -15,7 +15,7 @@ from tdbg.logs.guards.kept import take_turn
 from tdbg.logs.guards.program_files import maps_below
 from tdbg.logs.guards.reader import CHECKERS
 
-FILES = 250
+FILES = 60
 FILE = "\n".join(f"def log_part_{number}(cfg, value):\n    print('part', value + {number})\n" for number in range(60))
 TALK = "import logging\ndef say(text):\n    logging.getLogger('talk').warning(text)\n"
 # The caller in this file decides that the line in talk.py is guarded, so the whole tree has to be known.
@@ -41,7 +41,8 @@ if cfg.DEBUG.AMP:
 kept, until = Path(sys.argv[1]), time.monotonic() + 100.0
 process_s, thread_s = time.process_time(), time.thread_time()
 while not list(kept.glob("*/*/tree-*.json")) and time.monotonic() < until:
-    train_steps(20)
+    train_steps(5)
+    time.sleep(0.05)
 print(json.dumps({"beside_s": time.process_time() - process_s - (time.thread_time() - thread_s)}), flush=True)
 time.sleep(1.0)
 """
