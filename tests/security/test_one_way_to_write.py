@@ -25,6 +25,7 @@ OTHER_WAYS = {
     "cli/flags.py": "a file that the user names",
     "logs/run_filter.py": "--output, which the user names, and /dev/null",
     "logs/guards/program_files.py": "the map of a source tree, which the user names",
+    "logs/guards/kept.py": "whose turn it is to read a source tree, in the user's own cache",
     "metrics/rows/table_files.py": "--out, which the user names",
     "pages/export/exporter.py": "--out, which the user names",
     "pages/read/remote_store.py": "a store, or the folder that stands for one",
