@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tdbg.inject.source_roots import find_source_root
 from tdbg.launch.orphans import KEPT, die_with, let_go_of_files
-from tdbg.logs.guards.kept import take_turn, tree_maps, wait_until_settled
+from tdbg.logs.guards.kept import forget_old_maps, take_turn, tree_maps, wait_until_settled
 
 LOWEST_PRIORITY = 19
 
@@ -78,6 +78,7 @@ def _read_source(root: str, functions: Sequence[str], parent: int) -> None:
             if is_ours:
                 wait_until_settled(root)
                 tree_maps(root, functions, check_parent)
+                forget_old_maps()
         code = 0
     finally:
         os._exit(code)

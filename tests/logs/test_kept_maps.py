@@ -105,3 +105,18 @@ def test_a_damaged_file_is_made_anew(program_tree: Path, parsed_roots: list[str]
     path.write_text(text)
     assert _load_maps(program_tree) == made
     assert len(parsed_roots) == 2 and json.loads(path.read_text())["root"] == str(program_tree)
+
+
+def test_what_is_old_is_removed(program_tree: Path) -> None:
+    _load_maps(program_tree)
+    other = cache_folder().with_name("guards-v0-py39")
+    other.mkdir()
+    (other / "old.json").touch()
+    (other / "notes.txt").touch()
+    kept_before = set(cache_folder().iterdir())
+    old_s = time.time() - kept.KEPT_S - 60.0
+    for path in (other / "old.json", other / "notes.txt", min(kept_before)):
+        os.utime(path, (old_s, old_s))
+    kept.forget_old_maps()
+    assert set(cache_folder().iterdir()) == kept_before - {min(kept_before)}
+    assert [path.name for path in other.iterdir()] == ["notes.txt"]

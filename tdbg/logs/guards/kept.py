@@ -17,6 +17,8 @@ from tdbg.version import __version__
 SETTLED_S = 2.0  # a file changed so lately may change again within the clock of its file system
 MAX_BYTES = 64 << 20
 
+KEPT_S = 30 * 86_400.0  # what was written longer ago is made anew where it is still wanted
+
 Stamp = tuple[int, int, int, int]
 
 
@@ -47,6 +49,14 @@ def wait_until_settled(root: str) -> None:
     """Wait until no file below ``root`` was changed within the last `SETTLED_S`, that long at most: else no map is kept."""
     newest = max((max(stamp[:2]) for stamp in _collect_stamps(root, bool).values()), default=0)
     time.sleep(min(max(newest / 1e9 + SETTLED_S + 0.01 - time.time(), 0.0), SETTLED_S + 0.01))
+
+
+def forget_old_maps() -> None:
+    """Remove what was kept more than `KEPT_S` ago, also by other versions: each change of a file leaves its facts behind."""
+    for path in cache_folder().parent.glob("guards-*/*.*"):
+        with contextlib.suppress(OSError):
+            if path.suffix in (".json", ".lock") and path.lstat().st_mtime < time.time() - KEPT_S:
+                path.unlink()
 
 
 @contextlib.contextmanager
