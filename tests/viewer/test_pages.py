@@ -635,7 +635,13 @@ def test_two_steps_of_a_datapoint_and_their_difference(watched: Watched, client:
     query = {"key": "step3", "other_key": "step4", "path": "head:output"}
     found = client.ask("/runs/captured/pages/difference", **query)
     card = shown.locator(".pairs .tensor", has=shown.get_by_role("heading", name="head:output", exact=True))
-    expect(card.locator("canvas")).to_have_count(3)
+    expect(card.locator("canvas.map")).to_have_count(3)
+    expect(card.locator(".histograms canvas")).to_have_count(2)
+    for at, side in enumerate(("first", "second")):
+        expect(card.locator(".histograms .note").nth(at)).to_contain_text("mean ")
+        low, high = found[side]["low"], found[side]["high"]
+        words = card.locator(".histograms .readout").nth(at).inner_text().removeprefix("histogram from ").split(" to ")
+        assert [float(word) for word in words] == pytest.approx([low, high], rel=1e-3)
     expect(card.locator(".distance")).to_contain_text(f"{found['distance']['differing']} of 24 values differ")
     scales = [text.partition(";")[0] for text in card.locator(".triple .note").all_inner_texts()]
     assert scales[0] == scales[1] != scales[2]
