@@ -49,12 +49,12 @@ class SampledReader:
         for at in range(begin, end, distance):
             if at < found_at:
                 continue  # the record that was found last goes beyond
-            event, found_at = _find_step(file, at)
+            event, found_at = find_step_record(file, at)
             if event is not None and found_at < end:
                 yield event
 
 
-def _find_step(file: IO[bytes], at: int) -> tuple[Event | None, int]:
+def find_step_record(file: IO[bytes], at: int) -> tuple[Step | None, int]:
     """The first whole step record behind an offset, if one is near, and where it begins."""
     data = os.pread(file.fileno(), READ_BYTES, at)
     begin = at
