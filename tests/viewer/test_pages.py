@@ -286,6 +286,14 @@ def zoom_in(shown: Page, chart: Locator) -> None:
     shown.mouse.up()
 
 
+def reset_zoom(shown: Page, chart: Locator) -> None:
+    """A double click into a chart."""
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    shown.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+
 X_RANGE = "one => one.layout.xaxis.range.map(Number)"
 HIDDEN = "one => one.data.filter(trace => trace.visible === 'legendonly').map(trace => trace.name)"
 
@@ -301,21 +309,28 @@ def test_zoom_and_hidden_series_stay_when_the_overview_is_drawn_again(chromium: 
         before = chart.evaluate(X_RANGE)
         zoom_in(shown, chart)
         wait_until(lambda chart=chart, before=before: chart.evaluate(X_RANGE) != before)  # type: ignore[misc]
-    zoomed, free = [chart.evaluate(X_RANGE) for chart in (loss, lanes)], rates.evaluate(X_RANGE)
+    zoomed = [chart.evaluate(X_RANGE) for chart in (loss, lanes)]
+    wait_until(lambda: rates.evaluate(X_RANGE) == zoomed[0])  # over steps all curves have one axis
     toggle = loss.locator(".legend .legendtoggle").last
     toggle.click()
     wait_until(lambda: bool(loss.evaluate(HIDDEN)))
     hidden, count = loss.evaluate(HIDDEN), shown.evaluate("window.sizeListeners")
     for _ in range(2):
         run.draw_again()
-        assert [chart.evaluate(X_RANGE) for chart in (loss, lanes)] == zoomed
+        assert [chart.evaluate(X_RANGE) for chart in (loss, lanes, rates)] == [*zoomed, zoomed[0]]
         assert loss.evaluate(HIDDEN) == hidden and "another" in loss.evaluate("one => one.data.map(one => one.name)")
-    assert rates.evaluate(X_RANGE)[1] > free[1] + 100  # what was not zoomed goes on with the run
     assert shown.evaluate("window.sizeListeners") == count
     shown.check("#logarithmic")
     assert loss.evaluate(X_RANGE) == zoomed[0] and loss.evaluate(HIDDEN) == hidden
     loss.locator(".annotation").first.click()
     expect(shown.locator(".finding.shown")).to_have_count(1)
+    reset_zoom(shown, rates)
+    wait_until(lambda: loss.evaluate(X_RANGE)[1] > zoomed[0][1])
+    free = loss.evaluate(X_RANGE)
+    assert rates.evaluate(X_RANGE) == free
+    run.draw_again()
+    assert loss.evaluate(X_RANGE)[1] > free[1] + 100  # what is not zoomed goes on with the run
+    assert rates.evaluate(X_RANGE) == loss.evaluate(X_RANGE) and lanes.evaluate(X_RANGE) == zoomed[1]
     watched.check_quiet()
     watched.context.close()
 

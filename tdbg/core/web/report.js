@@ -156,6 +156,21 @@ function buildReport(root, data, options = {}) {
     if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
     data.charts.forEach(drawChart);
     data.heats.forEach(heat => drawHeat(heat.place, heat, getTime()));
+    unlinkZooms([...(lanes ? [lanes] : []), ...data.charts.map(chart => chart.place)]);
+    linkZooms(listLinked());
+  }
+
+  // The charts that are drawn over steps; over time all of them, the ranks too.
+  function listLinked() {
+    const over = getTime(), same = value => value;
+    const found = data.charts.filter(chart => over || chart.x === "step").map(chart => ({place: chart.place, toShared: same, fromShared: same}));
+    for (const heat of data.heats) {
+      const columns = heat.x.map((_, at) => at), places = over ? heat.x.map(step => secondsAt(over.clocks[heat.clock], step) / over.seconds) : heat.x;
+      found.push({place: heat.place, toShared: value => interpolate(columns, places, value), fromShared: value => interpolate(places, columns, value)});
+    }
+    const ratio = lanes && over ? lanes.axisSeconds / over.seconds : 0;
+    if (ratio) found.push({place: lanes, toShared: value => value * ratio, fromShared: value => value / ratio});
+    return found;
   }
 
   if (options.kept) for (const place of options.kept.places.values()) if (!place.isConnected) Plotly.purge(place);
