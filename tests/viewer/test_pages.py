@@ -696,7 +696,9 @@ def test_a_page_that_cannot_follow_its_run_any_more_says_why(
         route.fulfill(status=status, json={"error": "no", "try_next": "x"})
 
     watched.page.route("**/events", refuse)
-    watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), "state": "running"}))
+    watched.page.route(
+        "**/api/**/ranks", lambda route: route.fulfill(json={**route.fetch().json(), "state": "running"})
+    )
     lost = watched.show("/runs/two_ranks/ranks").locator("#lost")
     expect(lost).to_contain_text(f"{words} What this page shows is of")
     watched.page.wait_for_timeout(3_500)
