@@ -202,6 +202,9 @@ def test_a_code_is_explained_on_its_card(watched: Watched, client: Client) -> No
     watched.check()
 
 
+KEPT_ROW = {"key": "a b", "nth": 2, "step": None}
+
+
 def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: Browser, server: Server) -> None:
     watched = Watched(chromium, server)
     status = {"state": "running", "last_finding": None}
@@ -211,7 +214,7 @@ def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: 
 
     watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), **status}))
     watched.page.route("**/events", send_status)
-    watched.page.route("**/pages/datapoints?*", lambda route: route.fulfill(json={"rows": [{"key": "a b", "nth": 2}]}))
+    watched.page.route("**/pages/datapoints?*", lambda route: route.fulfill(json={"rows": [KEPT_ROW]}))
     asked: list[str] = []
     watched.page.on("request", lambda request: asked.append(request.url))
     shown = watched.show("/runs/two_ranks/overview")
@@ -235,10 +238,18 @@ def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: 
     assert shown.evaluate("document.querySelector('#charts .chart').layout.yaxis.type") == "log"
     assert sum("/rules/" in one for one in asked) == 1
     links = shown.get_by_role("link", name="Captured tensors")
-    expect(links).to_have_count(2)
-    assert links.first.get_attribute("href") == "/runs/two_ranks/tensors?key=a%20b&nth=2"
-    wanted = {f"pages/datapoints?steps={step}&ranks={rank}&limit=1" for step, rank in ((13, 1), (20, 0))}
-    assert {one.partition("two_ranks/")[2] for one in asked if "/pages" in one} == wanted
+    expect(links).to_have_count(4)
+    address = "/runs/two_ranks/tensors?key=a+b&nth=2"
+    assert sorted(one.get_attribute("href") or "" for one in links.all()) == [
+        *[address] * 2,
+        *[f"{address}&module=encoder.0"] * 2,
+    ]
+    wanted = {"limit=1"} | {f"steps={step}&ranks={rank}&limit=1" for step, rank in ((13, 1),)}
+    wanted |= {
+        f"module=encoder.0&ranks={rank}&steps=0%3A{step}&sort=step&descending=true&limit=1"
+        for step, rank in ((13, 1), (20, 0))
+    }
+    assert {one.partition("datapoints?")[2] for one in asked if "/pages/datapoints" in one} == wanted
     watched.context.close()
 
 

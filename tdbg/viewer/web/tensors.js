@@ -84,7 +84,7 @@ async function showDatapoint({root, base, ask, download, addressOf, run, link, p
   box.addEventListener("change", () => { other.input.disabled = !box.checked; draw(); });
   other.input.disabled = !box.checked;
 
-  let drawing = new AbortController();
+  let drawing = new AbortController(), isSought = Boolean(place.get("module"));
   stop.addEventListener("abort", () => drawing.abort());
   function draw() {
     drawing.abort();  // what is still on its way is of another datapoint
@@ -93,7 +93,7 @@ async function showDatapoint({root, base, ask, download, addressOf, run, link, p
   }
   async function drawOne(ask, signal) {
     const one = shown.value, two = box.checked ? other.value : null;
-    const words = {key: one.key, nth: one.nth, ...(two ? {with: two.key, with_nth: two.nth} : {})};
+    const words = {key: one.key, nth: one.nth, ...(two ? {with: two.key, with_nth: two.nth} : {}), ...(place.get("module") ? {module: place.get("module")} : {})};
     history.replaceState(null, "", location.pathname + "?" + new URLSearchParams(words));
     title.textContent = `rank ${one.rank}: ${nameOf(one)}` + (two ? ` and ${nameOf(two)}` : "");
     let details;
@@ -111,9 +111,19 @@ async function showDatapoint({root, base, ask, download, addressOf, run, link, p
     const where = {key: one.key, nth: one.nth};
     if (two) await fillPairs({parent: body, base, ask, details, one, two});
     else await fillTensors({parent: body, base, ask, download, where, details});
-    if (!signal.aborted) body.style.minHeight = "";
+    if (signal.aborted) return;
+    body.style.minHeight = "";
+    markModule(body, place.get("module"), isSought);
+    isSought = false;
   }
   await draw();
+}
+
+// Frames the tensors of a module that the address names; isSought: the first of them is scrolled to.
+function markModule(body, module, isSought) {
+  const cards = module ? [...body.querySelectorAll(".tensor[data-path]")].filter(({dataset: {path}}) => path === module || [":", ".", "/"].some(sign => path.startsWith(module + sign))) : [];
+  for (const card of cards) card.classList.add("sought");
+  if (isSought && cards.length) cards[0].scrollIntoView({block: "center"});
 }
 
 // Arrow keys go from one to the next. change: called when another is chosen.
@@ -184,6 +194,7 @@ async function fillSides({both, sides, base, ask, one, two}) {
 }
 
 function tellTensor(card, tensor) {
+  card.dataset.path = tensor.path;
   appendElement("h2", tensor.path, card);
   appendElement("p", `${tensor.dtype} [${tensor.shape.join(", ")}], ${formatBytes(tensor.bytes)}`, card, "note");
 }
