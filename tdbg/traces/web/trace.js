@@ -91,10 +91,14 @@ function buildTraces(root, data, choice, download, step) {
     const marks = data.lanes.flatMap((lane, row) => lane.steps.map(step => ({
       type: "line", x0: step.start_ms, x1: step.start_ms, y0: row - 0.46, y1: row + 0.46, line: {color: readColor("front"), width: 1.5},
     })));
-    const names = data.lanes.flatMap((lane, row) => lane.steps.filter(one => one.number !== null && (isMarked(one) || lane.steps.length <= 24)).map(one => ({
-      x: one.start_ms, y: row - 0.46, text: isMarked(one) ? "step " + one.number : String(one.number), showarrow: false, xanchor: "left", yanchor: "bottom",
-      font: isMarked(one) ? {size: 12, color: readColor("critical")} : {size: 10},
+    const latest = Math.max(...data.lanes.flatMap(lane => lane.steps.map(one => one.start_ms + one.length_ms)));
+    const names = data.lanes.flatMap((lane, row) => lane.steps.length > 24 ? [] : lane.steps.filter(one => one.number !== null && !isMarked(one)).map(one => ({
+      x: one.start_ms, y: row - 0.46, text: String(one.number), showarrow: false, xanchor: "left", yanchor: "bottom", font: {size: 10},
     })));
+    names.push(...data.lanes.flatMap((lane, row) => lane.steps.filter(isMarked).map(one => ({  // above the numbers beside it, and within the chart
+      ...(one.start_ms > latest / 2 ? {x: one.start_ms + one.length_ms, xanchor: "right"} : {x: one.start_ms, xanchor: "left"}), y: row - 0.46, yanchor: "bottom",
+      text: "step " + one.number, showarrow: false, font: {size: 12, color: readColor("critical")}, bgcolor: readColor("back"),
+    }))));
     const frames = data.lanes.flatMap((lane, row) => lane.steps.filter(isMarked).map(one => ({
       type: "rect", x0: one.start_ms, x1: one.start_ms + one.length_ms, y0: row - 0.46, y1: row + 0.46, line: {color: readColor("critical"), width: 3},
     })));
