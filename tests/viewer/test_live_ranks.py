@@ -1,8 +1,10 @@
 """Two ranks of torchrun with captured tensors, in the browser: while they run, when they are done, and killed with SIGKILL."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -215,6 +217,25 @@ def test_the_pages_of_two_ranks_that_are_killed(going: Run, chromium: Browser) -
     expect(shown.locator(".runs tbody tr")).to_contain_text(
         ask_command("runs", "ls", str(run.parent))["runs"][0]["state"]
     )
+    watched.check_quiet()
+    watched.context.close()
+    assert server.end() in (0, 130)
+
+
+def test_a_rank_that_stands_still_is_named_until_it_goes_on(going: Run, chromium: Browser) -> None:  # noqa: F811
+    run, _ = going
+    server = Server(run.parent)
+    watched = Watched(chromium, server)
+    shown = watched.show("/runs/going/ranks")
+    quiet = shown.locator("#quiet")
+    expect(quiet).to_be_hidden()
+    stopped = next(one["pid"] for one in ask_command("status", str(run))["ranks"] if one["rank"] == 1)
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        expect(quiet).to_contain_text(re.compile(r"rank 1 at step \d+, last seen \d+ s ago"), timeout=2000 * LIVE_S)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    expect(quiet).to_be_hidden(timeout=1000 * LIVE_S)
     watched.check_quiet()
     watched.context.close()
     assert server.end() in (0, 130)
