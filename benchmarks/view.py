@@ -1,10 +1,10 @@
 """Time what `tdbg view` answers about a large run, and how much memory the server takes.
 
-python benchmarks/view.py [--steps N] [--ranks N] [--log-mb N] [--pages-mb N] [--metric-rows N] [--rounds N] [--tensorboard] [--check]
+python benchmarks/view.py [--steps N] [--ranks N] [--log-mb N] [--pages-mb N] [--metric-rows N] [--trace-mb N] [--rounds N] [--tensorboard] [--check]
 python benchmarks/view.py --live [--rounds N]
 
-The run is made up: so many step records and rows of metrics over all ranks, so much log and so many captured tensors on rank 0. Each address
-is asked in turn, in shuffled order. ``--check`` exits with 1 if 95 % of the answers take more than 200 ms, one more than 1 s (the overview, whose
+The run is made up: so many step records and rows of metrics over all ranks, so much log, so many captured tensors, a saved batch and a trace
+of so many MB on rank 0; a small run stands beside it, for the comparison. Each address is asked in turn, in shuffled order. ``--check`` exits with 1 if 95 % of the answers take more than 200 ms, one more than 1 s (the overview, whose
 text is the first paint), or the server more than 200 MB.
 
 ``--live`` trains with the same seeds, in turns with a viewer that asks as fast as it is answered and without one, prints the
@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -36,6 +37,9 @@ from tdbg.pages.format.page_writer import Item, PageWriter
 LIMIT_MS, SLOWEST_MS, LIMIT_MB = 200.0, 1_000.0, 200.0
 POINT_KEY, SHAPE, LAYERS = 7, (64, 128, 128), 4
 TENSOR_MB = math.prod(SHAPE) * 4 / 1e6
+BATCH_FILE = "rank0000/batch_step00000777.safetensors"
+ADDRESS_WIDTH = 76
+TRACE_STEPS, SMALL_STEPS = 5, 1_000
 METRIC_KEYS = [f"train/metric{number}" for number in range(6)]
 TENSORBOARD_TAGS = ("loss", "lr", "grad_norm")
 PATIENCE_S = 600.0
@@ -51,6 +55,22 @@ ADDRESSES = (
     "/runs/big/pages?datapoints=true",
     f"/runs/big/pages/datapoint?key={POINT_KEY}",
     f"/runs/big/pages/picture?key={POINT_KEY}&path=layers.0:output",
+    "/runs/big/pages/datapoints",
+    "/runs/big/pages/datapoints?sort=loss&descending=true",
+    "/runs/big/pages/datapoints?module=layers.3&steps=5:",
+    f"/runs/big/pages/series?key={POINT_KEY}",
+    f"/runs/big/pages/difference?key={POINT_KEY}&path=layers.0:output&other_key={POINT_KEY - 1}",
+    "/runs/big/batches",
+    f"/runs/big/pages/datapoint?batch={BATCH_FILE}",
+    f"/runs/big/pages/picture?batch={BATCH_FILE}&path=batch.0",
+    "/runs/big/traces",
+    "/runs/big/traces/page",
+    "/runs/big/traces/flame?by=operator",
+    "/compare?first=big&second=small",
+    "/runs/big/steps",
+    "/runs/big/steps?from=7000&to=7300&ranks=0&points=300",
+    "/runs/big/ranks",
+    "/runs/big/findings",
     "/runs/big/flags",
     "/runs/big/logs/counts",
     "/runs/big/metrics",
@@ -58,9 +78,9 @@ ADDRESSES = (
 )
 
 
-def make_run(folder: Path, steps: int, ranks: int, log_mb: int) -> Path:
+def make_run(folder: Path, steps: int, ranks: int, log_mb: int, name: str = "big") -> Path:
     """A run of so many step records in all, each rank with its part; it ended well."""
-    run, _ = RunDir.create(folder / "big", {"command": ["python", "train.py"], "start": time.time()})
+    run, _ = RunDir.create(folder / name, {"command": ["python", "train.py"], "start": time.time()})
     each = steps // ranks
     for rank in range(ranks):
         path = rank_folder(run.path, rank)
@@ -107,6 +127,31 @@ def write_pages(folder: Path, pages_mb: int) -> None:
     with PageWriter(folder) as writer:
         for key in range(max(int(pages_mb / LAYERS / TENSOR_MB), POINT_KEY + 1)):
             writer.add(key, layers, step=key, scalars={"loss": key / 10})
+
+
+def write_batch(run: Path) -> None:
+    """A batch as a rank saves it at a finding."""
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"batch.0": torch.randn(256, 3, 64, 64), "batch.1": torch.arange(256)}, str(run / BATCH_FILE))
+
+
+def write_trace(run: Path, trace_mb: int) -> None:
+    """A trace of a few steps with as many operators as make so many MB."""
+    folder = run / "rank0000" / "traces"
+    folder.mkdir()
+    template = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "args": {"External id": 1}}
+    each_us, count = 20.0, max(int(trace_mb * 1e6 / TRACE_STEPS / 130), 10)
+    with open(folder / "rank0.1700000000000.pt.trace.json", "w", encoding="utf-8") as file:
+        file.write('{"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [\n')
+        for step in range(TRACE_STEPS):
+            start = step * count * each_us
+            spans = [("user_annotation", f"ProfilerStep#{step}", start, count * each_us - 1)]
+            spans += [("cpu_op", f"aten::op{at % 40}", start + at * each_us, each_us - 2) for at in range(count)]
+            for kind, name, ts, dur in spans:
+                file.write(json.dumps({**template, "cat": kind, "name": name, "ts": ts, "dur": dur}) + ",\n")
+        file.write('{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "python"}}\n]}\n')
 
 
 class TensorBoard:
@@ -186,7 +231,10 @@ class Server:
     def ask(self, path: str) -> tuple[float, Any]:
         """Milliseconds, and the answer."""
         begun = time.perf_counter()
-        answer = urlopen(Request(self.base + path, headers={"Authorization": f"Bearer {self.session}"})).read()
+        try:
+            answer = urlopen(Request(self.base + path, headers={"Authorization": f"Bearer {self.session}"})).read()
+        except HTTPError as error:
+            raise SystemExit(f"{path}: {error.code} {error.read().decode()}") from None
         return (time.perf_counter() - begun) * 1e3, json.loads(answer)
 
     def measure_mb(self) -> float:
@@ -253,6 +301,7 @@ def main() -> int:
     parser.add_argument("--log-mb", type=int, default=10_000)
     parser.add_argument("--pages-mb", type=int, default=2_000)
     parser.add_argument("--metric-rows", type=int, default=100_000)
+    parser.add_argument("--trace-mb", type=int, default=100)
     parser.add_argument("--tensorboard", action="store_true", help="also time TensorBoard on the same scalars")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--check", action="store_true")
@@ -265,6 +314,9 @@ def main() -> int:
         runs = make_run(Path(folder), args.steps, args.ranks, args.log_mb)
         write_pages(rank_folder(runs / "big", 0) / "pages", args.pages_mb)
         write_metrics(runs / "big", args.metric_rows, args.ranks)
+        write_batch(runs / "big")
+        write_trace(runs / "big", args.trace_mb)
+        make_run(Path(folder), SMALL_STEPS, 1, 0, "small")
         server = Server(runs)
         try:
             first_ms, _ = server.ask("/runs/big/overview")
@@ -279,12 +331,12 @@ def main() -> int:
     every = sorted(value for values in times.values() for value in values)
     late = every[int(0.95 * (len(every) - 1))]
     print(
-        f"{args.steps:,} step records of {args.ranks} ranks, {args.log_mb:,} MB of log, {args.pages_mb:,} MB of pages, {args.metric_rows:,} rows of metrics;"
+        f"{args.steps:,} step records of {args.ranks} ranks, {args.log_mb:,} MB of log, {args.pages_mb:,} MB of pages, {args.metric_rows:,} rows of metrics, {args.trace_mb:,} MB of trace;"
         f" {args.rounds} rounds"
     )
-    print(f"{'address':<40} {'median ms':>10} {'most ms':>10}")
+    print(f"{'address':<{ADDRESS_WIDTH}} {'median ms':>10} {'most ms':>10}")
     for path, values in times.items():
-        print(f"{path:<40} {statistics.median(values):>10.1f} {max(values):>10.1f}")
+        print(f"{path:<{ADDRESS_WIDTH}} {statistics.median(values):>10.1f} {max(values):>10.1f}")
     print(
         f"first overview {first_ms:.0f} ms; 95 % of {len(every)} answers within {late:.0f} ms; server {used_mb:.0f} MB"
     )

@@ -1,12 +1,13 @@
 """`tdbg view`: runs in the browser."""
 
 import contextlib
+import sys
 
 from tdbg.core.command_spec import Args, Argument, Command, Option, Options
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tdbg.viewer.run_library import RunLibrary
 
@@ -18,7 +19,8 @@ HELP = """Show runs in the browser, and serve them as an HTTP API on 127.0.0.1.
         tdbg view s3://bucket/runs
 
     Print an address with a token; the page keeps a session for it. Nothing else on this machine or the network can
-    read the pages without that token. On another machine, forward the port with the ssh line that is printed.
+    read the pages without that token. To open it from another machine, forward the port there and open the same address:
+    `ssh -N -L PORT:127.0.0.1:PORT USER@HOST`. In an SSH session, and where there is no display, that line is printed.
     """
 OPTIONS: Options = {
     "port": Option(("--port",), "PORT", "The port to listen on; 0: any free one.", least=0),
@@ -100,10 +102,20 @@ def _print_advice(host: str, port: int) -> None:
     from tdbg.core.host import host_name
     from tdbg.core.output import print_messages
 
-    if "SSH_CONNECTION" in os.environ:
-        forward = f"ssh -N -L {port}:{host}:{port} {getpass.getuser()}@{host_name()}"
-        print_messages(f"to open it from your own machine, run there first: {forward}")
+    if needs_forwarding(os.environ):
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container may give its user a number alone
+            user = "USER"
+        forward = f"ssh -N -L {port}:{host}:{port} {user}@{host_name()}"
+        print_messages(f"to open it from another machine, run there first: {forward}")
     print_messages("press Ctrl-C to stop")
+
+
+def needs_forwarding(environ: "Mapping[str, str]") -> bool:
+    """True where no browser on this machine can show the address: in an SSH session, or on Linux without a display."""
+    has_display = bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+    return "SSH_CONNECTION" in environ or (sys.platform == "linux" and not has_display)
 
 
 @contextlib.contextmanager

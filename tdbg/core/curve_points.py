@@ -92,6 +92,10 @@ class ValueBuckets:
             self._held += len(part)
             at += len(part)
 
+    def count_buckets(self) -> int:
+        """How many buckets there are now."""
+        return len(self._lows)
+
     def _append_single(self, steps: Sequence[int], values: Sequence[float]) -> int:
         """A bucket of its own for each of the first values, as long as there is room; returns how many were taken."""
         room = max(self._most - len(self._lows), 0)

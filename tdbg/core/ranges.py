@@ -28,6 +28,11 @@ def parse_ranges(key: str, text: str, joint: str) -> list[tuple[float, float]]:
     return found
 
 
+def in_ranges(number: int, ranges: Iterable[tuple[float, float]]) -> bool:
+    """True if a number lies in one of the ranges."""
+    return any(low <= number <= high for low, high in ranges)
+
+
 def find_gaps(numbers: Iterable[int], end: int) -> list[tuple[int, int]]:
     """The inclusive ranges between 0 and ``end``, which is none of them, that hold no number."""
     found, after = [], 0

@@ -45,6 +45,7 @@ class RankState:
     pid: int | None
     planned: int | None
     cost_pct: float | None
+    is_waiting: bool = False  # a probe found it without progress, and no step came since
 
     @property
     def live(self) -> bool:
@@ -199,6 +200,7 @@ def _build_rank_state(snapshot: Snapshot, view: View, found: ProcessView, points
         pid=start.pid if start else None,
         planned=found.plan.steps if found.plan else None,
         cost_pct=compute_cost_pct(found.cost),
+        is_waiting=found.is_quiet,
     )
 
 

@@ -49,8 +49,71 @@ class RunStatus(TypedDict):
     last_finding: dict[str, Any] | None
 
 
-class ReportedFinding(TypedDict):
-    """A finding. follows_from: the one that caused it, by its place in the list."""
+class RankActivity(RankStatus):
+    """A rank as in the status. quiet: why it counts as quiet; empty while it does not."""
+
+    quiet: str
+
+
+class RanksAnswer(TypedDict):
+    """The ranks of a run now. state: running or ended. quiet: the ranks from which nothing comes."""
+
+    run: str
+    state: str
+    exit: str
+    ranks: list[RankActivity]
+    quiet: list[int]
+
+
+class StepRecord(TypedDict):
+    """What a rank recorded of a step, or in evaluation of a call. Times in milliseconds, memory in MB; t: seconds since 1970."""
+
+    t: Number
+    step: int
+    phase: str
+    epoch: int | None
+    batch: int | None
+    call: int | None
+    loss: Number | None
+    micro: int
+    other_losses: list[Number]
+    lr: list[Number]
+    grad_norm: Number | None
+    finite: bool | None
+    checked: str
+    scale: Number | None
+    skipped: bool
+    loader_ms: Number | None
+    forward_ms: Number | None
+    backward_ms: Number | None
+    optimizer_ms: Number | None
+    step_ms: Number | None
+    host_mb: Number | None
+    device_mb: Number | None
+    device_peak_mb: Number | None
+    samples: int | None
+
+
+class ProcessSteps(TypedDict):
+    """Step records of one process, in order. recorded: how many of the range there are; null where only some were read."""
+
+    rank: int | None
+    attempt: int
+    folder: str
+    recorded: int | None
+    records: list[StepRecord]
+
+
+class StepsAnswer(TypedDict):
+    """Step records of a range. points: so many of a process at most."""
+
+    run: str
+    points: int
+    processes: list[ProcessSteps]
+
+
+class FoundFields(TypedDict):
+    """What a finding says."""
 
     code: str
     severity: str
@@ -63,7 +126,27 @@ class ReportedFinding(TypedDict):
     cause: str
     try_next: str
     grade: str
+
+
+class ReportedFinding(FoundFields):
+    """A finding. follows_from: the one that caused it, by its place in the list."""
+
     follows_from: Origin | None
+
+
+class NamedFinding(FoundFields):
+    """A finding. id: its name in addresses, which stays as others come. follows_from: the name of the one that caused it."""
+
+    id: str
+    follows_from: str | None
+
+
+class FindingsAnswer(TypedDict):
+    """Findings that fit. total: of the run. is_final: false while more is to come."""
+
+    total: int
+    is_final: bool
+    findings: list[NamedFinding]
 
 
 class Report(TypedDict):

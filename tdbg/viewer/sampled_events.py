@@ -14,6 +14,7 @@ END_SHARE = 0.3  # of these, at each end of a file
 LEAST_EVENTS = 24  # of a process
 EVENT_BYTES = 256  # a step record, about
 READ_BYTES = 16 << 10  # in which a step record is looked for
+STEP_LINE = b'\n{"type":"step"'
 
 
 class SampledReader:
@@ -49,21 +50,20 @@ class SampledReader:
         for at in range(begin, end, distance):
             if at < found_at:
                 continue  # the record that was found last goes beyond
-            event, found_at = _find_step(file, at)
+            event, found_at = find_step_record(file, at)
             if event is not None and found_at < end:
                 yield event
 
 
-def _find_step(file: IO[bytes], at: int) -> tuple[Event | None, int]:
+def find_step_record(file: IO[bytes], at: int) -> tuple[Step | None, int]:
     """The first whole step record behind an offset, if one is near, and where it begins."""
     data = os.pread(file.fileno(), READ_BYTES, at)
-    begin = at
-    for number, line in enumerate(data.split(b"\n")[:-1]):
-        if number and b'"step"' in line[:40]:
-            event = events.decode(line)
-            if isinstance(event, Step):
-                return event, begin + 1
-        begin += len(line) + 1
+    begin = data.find(STEP_LINE)
+    while 0 <= begin < (end := data.find(b"\n", begin + 1)):
+        event = events.decode(data[begin + 1 : end])
+        if isinstance(event, Step):
+            return event, at + begin + 2
+        begin = data.find(STEP_LINE, end)
     return None, at
 
 

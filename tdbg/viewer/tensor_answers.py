@@ -166,10 +166,14 @@ class Picture(TypedDict):
 
 
 class PairSide(TypedDict):
-    """One of two tensors that are compared."""
+    """One of two tensors that are compared. bars: a histogram from low to high."""
 
     dtype: str
     shape: list[int]
+    figures: NotRequired[dict[str, Number | None]]
+    bars: NotRequired[list[int]]
+    low: NotRequired[Number]
+    high: NotRequired[Number]
     preview: NotRequired[PreviewData]
 
 

@@ -37,6 +37,8 @@ def list_queries(folder: Path) -> list[str]:
     return [
         f"{captured}?key=step1&nth=0",
         f"{captured}?key=step3&nth=0&with=step4&with_nth=0",
+        f"{captured}?key=step1&nth=0&module=head",
+        f"{captured}?sort=std(head:output)&descending=true&module=head",
         f"{captured}?key=none&nth=0",
         f"{captured}?steps=2:5&sort=step&descending=true",
         f"{captured}?steps=999",
@@ -47,7 +49,7 @@ def list_queries(folder: Path) -> list[str]:
         f"{both}/logs?collapse=true&text=step",
         f"{both}/logs?flag=LOSS",
         f"{both}/metrics?step=12&keys=train&points=true&smooth=0.5",
-        f"{both}/overview?finding=0",
+        f"{both}/overview?finding=TD-N001-step13-rank1-encoder.0",
         f"{both}/overview?axis=time",
         "/runs/none/overview",
         "/runs#/compare/two_ranks/killed",

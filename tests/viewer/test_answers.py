@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from tdbg.cli import main
+from tdbg.metrics.rows.row_reader import Line, Reading
+from tdbg.viewer import growing_metrics
 from tdbg.viewer.answers import metrics
 
 from .conftest import NAMES, Client
@@ -296,6 +298,76 @@ def test_of_metrics_that_grow_one_answer_is_kept_at_most(
     for at in range(5):
         client.ask("/runs/two_ranks/metrics/curves", smooth=at / 100)
         assert kept.nbytes <= metrics.MAX_KEPT_BYTES
+
+
+def test_of_metrics_that_grow_only_new_rows_are_read(
+    runs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "GROWING", metrics.GrowingMetrics())
+    shutil.copytree(runs_folder / "two_ranks", tmp_path / "two_ranks")
+    client, rows = Client(tmp_path), tmp_path / "two_ranks" / "rank0000" / "metrics.jsonl"
+    lines = rows.read_bytes().splitlines(keepends=True)
+    rows.write_bytes(b"".join(lines[:3]))
+    addresses = ("/runs/two_ranks/metrics", "/runs/two_ranks/metrics/curves")
+    read: list[int] = []
+    decode = Reading._decode_lines
+
+    def count_bytes(self: Reading, part: bytes) -> list[Line]:
+        read.append(len(part))
+        return decode(self, part)
+
+    for address in addresses:
+        client.ask(address)
+    monkeypatch.setattr(Reading, "_decode_lines", count_bytes)
+    for at in range(3, len(lines)):
+        read.clear()
+        with open(rows, "ab") as file:
+            file.write(lines[at])
+        answers = [client.ask(address) for address in addresses]
+        assert sum(read) == len(addresses) * len(lines[at]), "each row is read once for each question"
+    assert len(metrics.GROWING) == len(addresses)
+    monkeypatch.setattr(metrics, "_grows", lambda files: False)
+    assert answers == [client.ask(address) for address in addresses]
+
+
+def test_what_is_kept_of_metrics_that_grow_is_bounded(
+    runs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = growing_metrics.GrowingMetrics()
+    monkeypatch.setattr(metrics, "GROWING", kept)
+    shutil.copytree(runs_folder / "two_ranks", tmp_path / "two_ranks")
+    (tmp_path / "two_ranks" / "rank0000" / "metrics.jsonl").touch()
+    client = Client(tmp_path)
+    for at in range(10):
+        client.ask("/runs/two_ranks/metrics/curves", smooth=at / 50)
+    assert len(kept) == growing_metrics.MAX_KEPT
+    monkeypatch.setattr(growing_metrics, "MAX_NUMBERS", 10)
+    assert client.ask("/runs/two_ranks/metrics")["series"] and len(kept) == 0
+
+
+@pytest.mark.parametrize("change", ["cut", "replaced", "attempt", "torn", "foreign"])
+def test_metrics_that_did_not_only_grow_are_read_anew(
+    runs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(metrics, "GROWING", metrics.GrowingMetrics())
+    shutil.copytree(runs_folder / "two_ranks", tmp_path / "two_ranks")
+    client, rows = Client(tmp_path), tmp_path / "two_ranks" / "rank0000" / "metrics.jsonl"
+    rows.touch()
+    client.ask("/runs/two_ranks/metrics")
+    lines = rows.read_bytes().splitlines(keepends=True)
+    if change == "replaced":
+        rows.unlink()
+    new = {
+        "cut": lines[:-2],
+        "foreign": [*lines, b"no row\n"],
+        "replaced": [*lines, lines[-1]],
+        "attempt": [*lines, lines[0], lines[5]],
+    }
+    rows.write_bytes(b"".join(new.get(change, [*lines, lines[-1].rstrip(b"\n")])))
+    answer = client.ask("/runs/two_ranks/metrics")
+    monkeypatch.setattr(metrics, "_grows", lambda files: False)
+    assert answer == client.ask("/runs/two_ranks/metrics")
+    assert answer["rows_made_again"] > 0 if change == "attempt" else answer["rows_made_again"] == 0
 
 
 def test_an_answer_of_metrics_that_stay_is_kept(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ CASES = 150  # of each address, at the limits of what its schema allows; few hav
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 # Texts with a grammar of their own: not every string is one, which a schema cannot say.
 GRAMMARS = {"ranks", "steps", "epochs", "text", "key", "level", "flag", "after", "slice", "keys"}
-GRAMMARS |= {"planes", "rows", "columns", "sort", "least", "most"}
+GRAMMARS |= {"planes", "rows", "columns", "sort", "least", "most", "from", "to"}
 ROUTES = [one for one in list_routes() if not one.streams]
 
 

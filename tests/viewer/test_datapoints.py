@@ -10,7 +10,7 @@ import pytest
 
 from tdbg.pages.format.journal import encode_frame, iter_records
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.selection import datapoint_table
+from tdbg.pages.selection import datapoint_table, tensor_figures
 from tdbg.viewer.datapoint_tables import read_stamp
 from tests.pages.arrays import write_pages
 
@@ -355,3 +355,66 @@ def test_lists_of_one_length_share_what_is_summed(tmp_path: Path, monkeypatch: p
     assert len(found) == 3 and all(one["values"] == found[0]["values"] for one in found)
     names = {one["name"].partition(",")[0] for one in found[0]["values"]}
     assert names == {"attn0", "attn1", "attn2"}  # there is no room for the fourth
+
+
+@pytest.mark.parametrize("figure", ["mean", "std", "min", "max", "absmax", "nan", "inf", "zero_share"])
+def test_datapoints_are_sorted_by_a_figure_that_is_computed(made: Client, figure: str) -> None:
+    name = f"{figure}(head)"
+    found = made.ask("/runs/made/pages/datapoints", sort=name, descending=True, limit=500, ranks="0")
+    assert found["matching"] == SAMPLES and name not in found["columns"]
+    ats = [int(row["key"]) - FIRST_KEY for row in found["rows"]]
+    heads = {at: np.float32([at, -at]) for at in ats}
+    compute = {
+        "mean": np.mean,
+        "std": lambda values: np.std(values, ddof=1),
+        "min": np.min,
+        "max": np.max,
+        "absmax": lambda values: np.abs(values).max(),
+        "nan": lambda values: np.isnan(values).sum(),
+        "inf": lambda values: np.isinf(values).sum(),
+        "zero_share": lambda values: (values == 0).mean(),
+    }[figure]
+    wanted = {at: float(compute(values)) for at, values in heads.items()}
+    told = {at: row["numbers"][name] for at, row in zip(ats, found["rows"], strict=True)}
+    assert told == pytest.approx(wanted)
+    assert ats == sorted(range(SAMPLES), key=lambda at: wanted[at], reverse=True)
+
+
+def test_a_figure_that_is_computed_is_filtered_by(made: Client) -> None:
+    found = made.ask("/runs/made/pages/datapoints", sort="max(head)", least=240, most=244, module="head")
+    assert [int(row["key"]) - FIRST_KEY for row in found["rows"]] == [240, 241, 242, 243, 244]
+    found = made.ask("/runs/made/pages/datapoints", sort="absmax(head)", least=240)
+    assert found["matching"] == 10, "the datapoints without such a tensor are not among them"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("std(nothing)", "no datapoint has a tensor nothing"),
+        ("median(head)", "no datapoint has a number median(head)"),
+        ("std()", "no datapoint has a number std()"),
+    ],
+)
+def test_a_figure_of_nothing_is_refused(made: Client, name: str, words: str) -> None:
+    answer = made.get("/api/v1/runs/made/pages/datapoints", params={"sort": name})
+    assert answer.status_code == 400 and answer.json()["error"] == words
+
+
+def test_a_figure_of_too_much_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(write_made_run(tmp_path / "made"))
+    monkeypatch.setattr(tensor_figures, "MAX_BYTES", RAMP.nbytes - 1)
+    monkeypatch.setattr(tensor_figures, "measure_tensor", None)
+    answer = client.get("/api/v1/runs/made/pages/datapoints", params={"sort": "std(layer:output)"})
+    assert answer.status_code == 400 and "of layer:output would be read for its std" in answer.json()["error"]
+
+
+def test_datapoints_of_a_module_are_those_that_have_a_tensor_of_it(made: Client) -> None:
+    for module, keys in (
+        ("attn", ["maps", "text"]),
+        ("attn:attention", ["maps", "text"]),
+        ("att", []),
+        ("gradcam", ["pictures"]),
+    ):
+        found = made.ask("/runs/made/pages/datapoints", module=module)
+        assert [row["key"] for row in found["rows"]] == keys, module
+    assert made.ask("/runs/made/pages/datapoints", module="head", ranks="0")["matching"] == SAMPLES

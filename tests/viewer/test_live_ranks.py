@@ -1,7 +1,10 @@
 """Two ranks of torchrun with captured tensors, in the browser: while they run, when they are done, and killed with SIGKILL."""
 
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +14,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+
+from tdbg.viewer.rank_activity import QUIET_S
 
 from .test_new_runs import ask_command, check_findings, kill_everything, start_run
 from .test_pages import CHROMIUM, DRAWN, PAGES, X_RANGE, Server, Watched, chromium, zoom_in  # noqa: F401 (a fixture)
@@ -65,6 +70,18 @@ def check_live_ranks(watched: Watched, run: Path) -> None:
     wait_for(lambda: all(int(one[2]) > first[int(one[0])] for one in read_rank_cells(shown)), "steps go on")
     seen, after = {int(one[0]): int(one[2]) for one in read_rank_cells(shown)}, read_steps(run)
     assert all(first[rank] < seen[rank] <= after[rank] for rank in seen)
+    heads = shown.locator("#content table").first.locator("th").all_inner_texts()
+    ages = [cells[heads.index("last seen")] for cells in read_rank_cells(shown)]
+    assert all(re.fullmatch(r"\d+ s ago", age) and int(age.split()[0]) < QUIET_S for age in ages)
+    expect(shown.locator("#quiet")).to_be_hidden()
+    lanes, last = (
+        shown.locator("#lanes"),
+        "one => Math.max(...one.data.filter(bar => bar.type === 'bar').flatMap(bar => bar.x))",
+    )
+    expect(lanes.locator(".barlayer .point").first).to_be_attached()
+    drawn = lanes.evaluate(last)
+    wait_for(lambda: lanes.evaluate(last) > drawn, "the lanes go on")
+    expect(shown.locator("#drawn")).to_contain_text("The run goes on. Drawn at")
     watched.check_quiet()
 
 
@@ -72,16 +89,17 @@ def check_live_overview(watched: Watched, run: Path) -> None:
     """The curves go on, what is zoomed stays, and a finding comes by itself."""
     shown = watched.show(f"/runs/{run.name}/overview")
     expect(shown.locator("#headline")).to_contain_text("no problem found")
-    loss, rates = shown.locator("#curves-loss"), shown.locator("#curves-lr")
+    loss, rates, lanes = (shown.locator(name) for name in ("#curves-loss", "#curves-lr", "#lanes"))
     expect(loss.locator(".scatterlayer").first).to_be_attached()
     zoom_in(shown, loss)
     last, zoomed = "one => Math.max(...one.data[0].x)", loss.evaluate(X_RANGE)
-    before, free = loss.evaluate(last), rates.evaluate(X_RANGE)
+    before, free = loss.evaluate(last), lanes.evaluate(X_RANGE)
     (run.parent / "poison").touch()
     card = shown.locator(".finding", has=shown.locator(".badge", has_text="TD-N001"))
     expect(card).to_have_count(1, timeout=1000 * LIVE_S)
     assert loss.evaluate(X_RANGE) == zoomed and zoomed[1] < before
-    assert loss.evaluate(last) > before and rates.evaluate(X_RANGE)[1] > free[1]
+    assert loss.evaluate(last) > before and lanes.evaluate(X_RANGE)[1] > free[1]
+    assert rates.evaluate(X_RANGE) == zoomed  # the curves share the axis of steps
     expect(card.locator(".jumps")).to_contain_text("Logs of step")
     assert "The run goes on. Drawn at" in shown.inner_text("#content")
     watched.check_quiet()
@@ -199,6 +217,25 @@ def test_the_pages_of_two_ranks_that_are_killed(going: Run, chromium: Browser) -
     expect(shown.locator(".runs tbody tr")).to_contain_text(
         ask_command("runs", "ls", str(run.parent))["runs"][0]["state"]
     )
+    watched.check_quiet()
+    watched.context.close()
+    assert server.end() in (0, 130)
+
+
+def test_a_rank_that_stands_still_is_named_until_it_goes_on(going: Run, chromium: Browser) -> None:  # noqa: F811
+    run, _ = going
+    server = Server(run.parent)
+    watched = Watched(chromium, server)
+    shown = watched.show("/runs/going/ranks")
+    quiet = shown.locator("#quiet")
+    expect(quiet).to_be_hidden()
+    stopped = next(one["pid"] for one in ask_command("status", str(run))["ranks"] if one["rank"] == 1)
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        expect(quiet).to_contain_text(re.compile(r"rank 1 at step \d+, last seen \d+ s ago"), timeout=2000 * LIVE_S)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    expect(quiet).to_be_hidden(timeout=1000 * LIVE_S)
     watched.check_quiet()
     watched.context.close()
     assert server.end() in (0, 130)

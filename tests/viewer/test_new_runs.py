@@ -65,12 +65,11 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]
 def check_ranks(watched: Watched, run: Path) -> None:
     """The table of ranks has the numbers of `tdbg status --json`."""
     status = ask_command("status", str(run))
-    cells = (
-        watched.show(f"/runs/{run.name}/ranks").locator("#content table").first.locator("tbody td").all_inner_texts()
-    )
+    table = watched.show(f"/runs/{run.name}/ranks").locator("#content table").first
+    cells = dict(zip(table.locator("th").all_inner_texts(), table.locator("tbody td").all_inner_texts(), strict=True))
     (rank,) = status["ranks"]
-    assert cells[0] == str(rank["rank"]) and cells[2] == str(rank["step"]) and cells[6] == rank["level"]
-    assert float(cells[5].replace(",", "")) == pytest.approx(rank["loss"], rel=1e-3)
+    assert [cells[name] for name in ("rank", "step", "level")] == [str(rank["rank"]), str(rank["step"]), rank["level"]]
+    assert float(cells["loss"].replace(",", "")) == pytest.approx(rank["loss"], rel=1e-3)
 
 
 def check_findings(watched: Watched, run: Path) -> None:

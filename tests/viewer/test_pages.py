@@ -202,6 +202,9 @@ def test_a_code_is_explained_on_its_card(watched: Watched, client: Client) -> No
     watched.check()
 
 
+KEPT_ROW = {"key": "a b", "nth": 2, "step": None}
+
+
 def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: Browser, server: Server) -> None:
     watched = Watched(chromium, server)
     status = {"state": "running", "last_finding": None}
@@ -211,7 +214,7 @@ def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: 
 
     watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), **status}))
     watched.page.route("**/events", send_status)
-    watched.page.route("**/pages/datapoints?*", lambda route: route.fulfill(json={"rows": [{"key": "a b", "nth": 2}]}))
+    watched.page.route("**/pages/datapoints?*", lambda route: route.fulfill(json={"rows": [KEPT_ROW]}))
     asked: list[str] = []
     watched.page.on("request", lambda request: asked.append(request.url))
     shown = watched.show("/runs/two_ranks/overview")
@@ -235,10 +238,18 @@ def test_what_was_chosen_stays_when_a_run_that_goes_on_is_drawn_again(chromium: 
     assert shown.evaluate("document.querySelector('#charts .chart').layout.yaxis.type") == "log"
     assert sum("/rules/" in one for one in asked) == 1
     links = shown.get_by_role("link", name="Captured tensors")
-    expect(links).to_have_count(2)
-    assert links.first.get_attribute("href") == "/runs/two_ranks/tensors?key=a%20b&nth=2"
-    wanted = {f"pages/datapoints?steps={step}&ranks={rank}&limit=1" for step, rank in ((13, 1), (20, 0))}
-    assert {one.partition("two_ranks/")[2] for one in asked if "/pages" in one} == wanted
+    expect(links).to_have_count(4)
+    address = "/runs/two_ranks/tensors?key=a+b&nth=2"
+    assert sorted(one.get_attribute("href") or "" for one in links.all()) == [
+        *[address] * 2,
+        *[f"{address}&module=encoder.0"] * 2,
+    ]
+    wanted = {"limit=1"} | {f"steps={step}&ranks={rank}&limit=1" for step, rank in ((13, 1),)}
+    wanted |= {
+        f"module=encoder.0&ranks={rank}&steps=0%3A{step}&sort=step&descending=true&limit=1"
+        for step, rank in ((13, 1), (20, 0))
+    }
+    assert {one.partition("datapoints?")[2] for one in asked if "/pages/datapoints" in one} == wanted
     watched.context.close()
 
 
@@ -286,6 +297,14 @@ def zoom_in(shown: Page, chart: Locator) -> None:
     shown.mouse.up()
 
 
+def reset_zoom(shown: Page, chart: Locator) -> None:
+    """A double click into a chart."""
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    shown.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+
 X_RANGE = "one => one.layout.xaxis.range.map(Number)"
 HIDDEN = "one => one.data.filter(trace => trace.visible === 'legendonly').map(trace => trace.name)"
 
@@ -301,21 +320,28 @@ def test_zoom_and_hidden_series_stay_when_the_overview_is_drawn_again(chromium: 
         before = chart.evaluate(X_RANGE)
         zoom_in(shown, chart)
         wait_until(lambda chart=chart, before=before: chart.evaluate(X_RANGE) != before)  # type: ignore[misc]
-    zoomed, free = [chart.evaluate(X_RANGE) for chart in (loss, lanes)], rates.evaluate(X_RANGE)
+    zoomed = [chart.evaluate(X_RANGE) for chart in (loss, lanes)]
+    wait_until(lambda: rates.evaluate(X_RANGE) == zoomed[0])  # over steps all curves have one axis
     toggle = loss.locator(".legend .legendtoggle").last
     toggle.click()
     wait_until(lambda: bool(loss.evaluate(HIDDEN)))
     hidden, count = loss.evaluate(HIDDEN), shown.evaluate("window.sizeListeners")
     for _ in range(2):
         run.draw_again()
-        assert [chart.evaluate(X_RANGE) for chart in (loss, lanes)] == zoomed
+        assert [chart.evaluate(X_RANGE) for chart in (loss, lanes, rates)] == [*zoomed, zoomed[0]]
         assert loss.evaluate(HIDDEN) == hidden and "another" in loss.evaluate("one => one.data.map(one => one.name)")
-    assert rates.evaluate(X_RANGE)[1] > free[1] + 100  # what was not zoomed goes on with the run
     assert shown.evaluate("window.sizeListeners") == count
     shown.check("#logarithmic")
     assert loss.evaluate(X_RANGE) == zoomed[0] and loss.evaluate(HIDDEN) == hidden
     loss.locator(".annotation").first.click()
     expect(shown.locator(".finding.shown")).to_have_count(1)
+    reset_zoom(shown, rates)
+    wait_until(lambda: loss.evaluate(X_RANGE)[1] > zoomed[0][1])
+    free = loss.evaluate(X_RANGE)
+    assert rates.evaluate(X_RANGE) == free
+    run.draw_again()
+    assert loss.evaluate(X_RANGE)[1] > free[1] + 100  # what is not zoomed goes on with the run
+    assert rates.evaluate(X_RANGE) == loss.evaluate(X_RANGE) and lanes.evaluate(X_RANGE) == zoomed[1]
     watched.check_quiet()
     watched.context.close()
 
@@ -635,7 +661,13 @@ def test_two_steps_of_a_datapoint_and_their_difference(watched: Watched, client:
     query = {"key": "step3", "other_key": "step4", "path": "head:output"}
     found = client.ask("/runs/captured/pages/difference", **query)
     card = shown.locator(".pairs .tensor", has=shown.get_by_role("heading", name="head:output", exact=True))
-    expect(card.locator("canvas")).to_have_count(3)
+    expect(card.locator("canvas.map")).to_have_count(3)
+    expect(card.locator(".histograms canvas")).to_have_count(2)
+    for at, side in enumerate(("first", "second")):
+        expect(card.locator(".histograms .note").nth(at)).to_contain_text("mean ")
+        low, high = found[side]["low"], found[side]["high"]
+        words = card.locator(".histograms .readout").nth(at).inner_text().removeprefix("histogram from ").split(" to ")
+        assert [float(word) for word in words] == pytest.approx([low, high], rel=1e-3)
     expect(card.locator(".distance")).to_contain_text(f"{found['distance']['differing']} of 24 values differ")
     scales = [text.partition(";")[0] for text in card.locator(".triple .note").all_inner_texts()]
     assert scales[0] == scales[1] != scales[2]
@@ -675,7 +707,9 @@ def test_a_page_that_cannot_follow_its_run_any_more_says_why(
         route.fulfill(status=status, json={"error": "no", "try_next": "x"})
 
     watched.page.route("**/events", refuse)
-    watched.page.route("**/status", lambda route: route.fulfill(json={**route.fetch().json(), "state": "running"}))
+    watched.page.route(
+        "**/api/**/ranks", lambda route: route.fulfill(json={**route.fetch().json(), "state": "running"})
+    )
     lost = watched.show("/runs/two_ranks/ranks").locator("#lost")
     expect(lost).to_contain_text(f"{words} What this page shows is of")
     watched.page.wait_for_timeout(3_500)

@@ -1,5 +1,7 @@
 """Every answer fits the schema that the OpenAPI document has of it, whatever is asked."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,6 +16,15 @@ DOCUMENT = build_openapi(changes=True)
 def test_all_routes_are_in_the_document() -> None:
     methods = {(path, method.upper()) for path, about in DOCUMENT["paths"].items() for method in about}
     assert methods == {(one.path, one.method) for one in list_routes()}
+
+
+def test_the_printed_addresses_are_those_of_the_document() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tdbg", "view", "--routes"], capture_output=True, text=True, check=True
+    )
+    printed = {tuple(line.split("\t")[:2]) for line in done.stdout.splitlines()[1:]}
+    assert printed == {(method.upper(), path) for path, about in DOCUMENT["paths"].items() for method in about}
+    assert {("GET", f"/api/v1/runs/{{run}}/{name}") for name in ("steps", "ranks", "findings")} <= printed
 
 
 @pytest.mark.parametrize("run", NAMES)
@@ -68,6 +79,10 @@ QUERIES = [
     ("traces", {"windows": "all"}, "profiled"),
     ("traces/flame", {"by": "operator"}, "second"),
     ("metrics/curves", {"smooth": "0.5"}, "two_ranks"),
+    ("steps", {"from": "10", "to": "20", "points": "4"}, "two_ranks"),
+    ("ranks", {"ranks": "1"}, "two_ranks"),
+    ("findings", {"severity": "error"}, "two_ranks"),
+    ("pages/datapoints", {"module": "head"}, "captured"),
 ]
 
 

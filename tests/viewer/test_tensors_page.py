@@ -229,6 +229,90 @@ def test_a_slice_is_shown_and_saved(made: Watched) -> None:
     made.complaints.clear()  # the browser tells of each 400
 
 
+def write_epochs(folder: Path) -> None:
+    """One sample with a picture, a map over it, words and their losses, in two epochs."""
+    (folder / "rank0000").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"command": ["train"], "exit": {"code": 0, "signal": None}}))
+    (folder / "rank0000" / "events.jsonl").write_text("")
+    pixels = np.random.default_rng(5).integers(0, 256, (1, 24, 32, 3)).astype(np.uint8)
+    epochs = [
+        (
+            "sample",
+            {
+                "inputs.0": pixels,
+                "gradcam:layer4/gradcam": np.float32([[[1, epoch], [0, 2]]]),
+                "head": np.float32([1, 2 + epoch, 3]),
+                "tokens": WORDS[:3],
+                "loss_per_token": [0.5, 1.0 + epoch, 0.1],
+            },
+            {"epoch": epoch, "phase": "eval"},
+        )
+        for epoch in range(2)
+    ]
+    write_pages(folder / "rank0000" / "pages", epochs, run=folder.name)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_two_epochs_have_their_maps_words_and_histograms_side_by_side(
+    tmp_path: Path,
+    chromium: Browser,  # noqa: F811
+    width: int,
+    scheme: str,
+) -> None:
+    write_epochs(tmp_path / "epochs")
+    server = Server(tmp_path)
+    watched = Watched(chromium, server, width, scheme)
+    shown = watched.show("/runs/epochs/tensors?key=sample&nth=0&with=sample&with_nth=1")
+    sides = shown.locator(".both > section")
+    expect(sides).to_have_count(2)
+    for at in range(2):
+        expect(sides.nth(at).locator("h2").first).to_have_text(f"datapoint sample, epoch {at}, step {at}")
+        expect(sides.nth(at).locator(".tokens .text span")).to_have_text(WORDS[:3])
+        expect(sides.nth(at).locator(".tokens .text span").nth(1)).to_have_attribute("title", f"[1] {1 + at}")
+        expect(sides.nth(at).locator("canvas.overlay")).to_be_visible()
+    pictures = [sides.nth(at).locator("canvas.overlay").evaluate("one => one.toDataURL()") for at in range(2)]
+    assert pictures[0] != pictures[1]
+    card = find_card(shown, "head")
+    expect(card.locator(".histograms h3")).to_have_text([f"datapoint sample, epoch {at}, step {at}" for at in range(2)])
+    expect(card.locator(".histograms .readout")).to_have_text(["histogram from 1 to 3", "histogram from 1 to 3"])
+    expect(card.locator(".histograms .note")).to_have_text(
+        ["mean 2, std 1", "mean 2.333, std 1.155"], use_inner_text=True
+    )
+    shown.uncheck("#with-other")
+    expect(shown.locator(".both")).to_have_count(0)
+    watched.check()
+    watched.context.close()
+    assert server.end() in (0, 130)
+
+
+def test_the_grid_is_sorted_by_a_figure_of_a_layer(made: Watched) -> None:
+    shown = made.show(TENSORS)
+    shown.select_option("#grid-layer", "head")
+    shown.select_option("#grid-figure", "max")
+    shown.wait_for_url("**sort=max%28head%29&descending=true**")
+    expect(shown.locator(KEYS).first).to_have_text(str(FIRST_KEY + SAMPLES - 1))
+    expect(shown.locator("th[aria-sort=descending]")).to_have_text("max(head)")
+    expect(shown.locator("#grid-figure")).to_have_value("max")
+    shown.fill("#grid-most", "7")
+    shown.keyboard.press("Enter")
+    expect(shown.locator(KEYS).first).to_have_text(str(FIRST_KEY + 7))
+    shown.select_option("#grid-layer", "")
+    expect(shown.locator(KEYS).first).to_have_text(str(FIRST_KEY))
+    made.check()
+
+
+def test_the_grid_shows_the_datapoints_of_a_module(made: Watched) -> None:
+    shown = made.show(TENSORS)
+    shown.fill("#grid-module", "attn")
+    shown.keyboard.press("Enter")
+    shown.wait_for_url("**module=attn**")
+    expect(shown.locator(KEYS)).to_have_text(["maps", "text"])
+    shown.fill("#grid-module", "att")
+    shown.keyboard.press("Enter")
+    expect(shown.locator("[role=status]")).to_have_text("No datapoint matches.")
+    made.check()
+
+
 SIDE = 4096  # of attention over as many tokens
 LARGEST_ANSWER = 5 << 20  # three pictures of 1 MB each, in base64
 

@@ -71,12 +71,62 @@ function keepNumbers(place, uids) {
 }
 
 // The range for an axis that grows with the run. While a person has zoomed it is that of before: another one would undo
-// the zoom, since plotly takes it for wanted. key: what the axis shows; with another one nothing of it stays.
+// the zoom, since plotly takes it for wanted. key: what the axis shows; with another one nothing of it stays. A zoom that
+// came from another chart (isLinked) is unknown to plotly, and stays since it is given again. free: the range without one.
 function keepRange(place, name, key, range) {
   const given = place.givenRanges = place.givenRanges || {}, before = given[name], axis = place.layout && place.layout[name];
-  const isZoomed = before && before.key === key && axis && (before.range ? String(axis.range) !== String(before.range) : axis.autorange === false);
-  if (!isZoomed) given[name] = {key, range};
+  const isSame = before && before.key === key;
+  const isZoomed = isSame && axis && (before.isLinked || (before.range ? String(axis.range) !== String(before.range) : axis.autorange === false));
+  given[name] = isZoomed ? {...before, free: range} : {key, range, free: range};
   return given[name].range ? {range: [...given[name].range]} : {};
+}
+
+// Charts whose x axes show the same: a zoom of one becomes that of all, and a double click undoes all of them.
+// charts: [{place, toShared, fromShared}]: a value of its axis as one that all know, and back.
+function linkZooms(charts) {
+  let isBusy = false, isUndone = false;
+  async function setAll(list, rangeOf) {
+    isBusy = true;
+    try {
+      await Promise.all(list.map(one => Plotly.relayout(one.place, rangeOf(one))));
+    } finally {
+      isBusy = false;
+    }
+  }
+  function follow(source) {
+    const range = source.place.layout.xaxis.range.map(value => source.toShared(Number(value)));
+    for (const one of charts) Object.assign(one.place.givenRanges.xaxis, {range: one === source ? source.place.layout.xaxis.range.map(Number) : range.map(one.fromShared), isLinked: true});
+    return setAll(charts.filter(one => one !== source), one => ({"xaxis.range": [...one.place.givenRanges.xaxis.range]}));
+  }
+  function undo() {
+    return setAll(charts, ({place}) => {
+      const {key, free} = place.givenRanges.xaxis;
+      place.givenRanges.xaxis = {key, range: free, free};
+      return free ? {"xaxis.range": [...free]} : {"xaxis.autorange": true};
+    });
+  }
+  for (const one of charts) {
+    replaceListener(one.place, "plotly_doubleclick", () => { isUndone = true; });
+    replaceListener(one.place, "plotly_relayout", changed => {
+      if (isBusy || !Object.keys(changed).some(name => name.startsWith("xaxis."))) return;
+      const isReset = isUndone;
+      isUndone = false;
+      return isReset ? undo() : follow(one);
+    });
+  }
+}
+
+// The charts that share no axis with others any more.
+function unlinkZooms(places) {
+  for (const place of places) if (place.removeAllListeners) for (const event of ["plotly_doubleclick", "plotly_relayout"]) place.removeAllListeners(event);
+}
+
+// A value between the places ``from`` as one between the places ``to``; beyond the ends as between the two nearest.
+function interpolate(from, to, value) {
+  if (from.length < 2) return from.length ? to[0] + value - from[0] : value;
+  let at = from.findIndex(one => one > value);
+  at = Math.min(Math.max((at < 0 ? from.length : at) - 1, 0), from.length - 2);
+  return to[at] + (value - from[at]) / ((from[at + 1] - from[at]) || 1) * (to[at + 1] - to[at]);
 }
 
 // What is called at an event of a chart, in place of what was called before: a chart that is kept is of another report.
@@ -344,6 +394,7 @@ function drawLanes(place, lanes, findings, options) {
     }
   });
   const from = earliest / unit, until = latest / unit, span = Math.max(until - from, 1e-6);
+  place.axisSeconds = unit;
   traces.push({uid: "ended", type: "scatter", mode: "markers+text", name: "ended", x: ends.x, y: ends.y, text: ends.text, textposition: "middle right", textfont: {size: 10, color: ends.color},
     marker: {symbol: "line-ns", size: height - 6, line: {width: 2.5, color: ends.color}}, customdata: ends.hover, hovertemplate: "%{customdata}<extra></extra>", showlegend: false});
   if (marks.x.length) traces.push({uid: "finding", type: "scatter", mode: "markers", name: "finding", x: marks.x, y: marks.y, text: marks.text, customdata: marks.customdata,

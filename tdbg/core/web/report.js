@@ -2,7 +2,8 @@
 // data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
 // for the charts. options.addLinks: called with a finding and the place of its links. options.kept: what readChoices gave
 // of the report before: it stays as it was, charts with their zoom too. options.axis: "time" or "step", what the curves are
-// drawn over; options.onAxis: called with what is chosen instead. Returns {redraw, showFinding}.
+// drawn over; options.onAxis: called with what is chosen instead. options.onFinding: called with a finding that is shown.
+// Returns {redraw, showFinding, markFinding}.
 function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
   headline.id = "headline";
@@ -38,15 +39,24 @@ function buildReport(root, data, options = {}) {
   }
 
   function showFinding(number) {
-    if (!story || !story.children[number]) return;
-    const card = story.children[number], evidence = card.querySelector("details:not(.explanation)");
+    const card = markFinding(number);
+    if (!card) return;
+    const evidence = card.querySelector("details:not(.explanation)");
     if (evidence) evidence.open = true;
-    for (const one of story.children) one.classList.toggle("shown", one === card);
     card.scrollIntoView({behavior: "smooth", block: "center"});
+    if (options.onFinding) options.onFinding(data.findings[number]);
+  }
+
+  // The card of a finding, marked as the one that is shown; undefined where there is none.
+  function markFinding(number) {
+    const card = story ? story.children[number] : undefined;
+    if (card) for (const one of story.children) one.classList.toggle("shown", one === card);
+    return card;
   }
 
   function fillFinding(finding) {
     const card = appendElement("li", undefined, story, "finding " + finding.severity + (finding.follows ? " follower" : ""));
+    card.id = "finding-" + finding.id;
     const head = appendElement("h3", undefined, card);
     if (finding.follows) appendElement("span", "followed by: ", head, "note");
     appendElement("span", finding.code + " " + finding.severity, head, "badge");
@@ -156,6 +166,21 @@ function buildReport(root, data, options = {}) {
     if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
     data.charts.forEach(drawChart);
     data.heats.forEach(heat => drawHeat(heat.place, heat, getTime()));
+    unlinkZooms([...(lanes ? [lanes] : []), ...data.charts.map(chart => chart.place)]);
+    linkZooms(listLinked());
+  }
+
+  // The charts that are drawn over steps; over time all of them, the ranks too.
+  function listLinked() {
+    const over = getTime(), same = value => value;
+    const found = data.charts.filter(chart => over || chart.x === "step").map(chart => ({place: chart.place, toShared: same, fromShared: same}));
+    for (const heat of data.heats) {
+      const columns = heat.x.map((_, at) => at), places = over ? heat.x.map(step => secondsAt(over.clocks[heat.clock], step) / over.seconds) : heat.x;
+      found.push({place: heat.place, toShared: value => interpolate(columns, places, value), fromShared: value => interpolate(places, columns, value)});
+    }
+    const ratio = lanes && over ? lanes.axisSeconds / over.seconds : 0;
+    if (ratio) found.push({place: lanes, toShared: value => value * ratio, fromShared: value => value / ratio});
+    return found;
   }
 
   if (options.kept) for (const place of options.kept.places.values()) if (!place.isConnected) Plotly.purge(place);
@@ -164,7 +189,7 @@ function buildReport(root, data, options = {}) {
   redraw();
   if (options.plotly) options.plotly.then(redraw, () => {});
   followScheme(redraw);
-  return {redraw, showFinding};
+  return {redraw, showFinding, markFinding};
 }
 
 // What opens and closes, by the card it stands on.

@@ -4,29 +4,51 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tdbg.metrics.metrics_options import key_filter
 from tdbg.metrics.render.curves import Curve
-from tdbg.metrics.rows.row_reader import Line, Reading
+from tdbg.metrics.rows.row_reader import Batch, Line, Reading
 from tdbg.metrics.rows.series import MAX_KEYS, extract_columns, group_by_source
+
+
+class CurveCollector:
+    """The curves of each key that is wanted, row by row. known: all keys, and whether each is wanted."""
+
+    def __init__(self, globs: Sequence[str], smooth: float) -> None:
+        self.known: dict[str, bool] = {}
+        self._wanted, self._smooth = key_filter(globs), smooth
+        self._curves: dict[tuple[str, int, str], Curve] = {}
+
+    def add_batch(self, batch: Batch) -> None:
+        """Take rows."""
+        for source, lines in group_by_source(batch.lines).items():
+            for key, steps, values in _iter_columns(lines):
+                if key not in self.known and len(self.known) < MAX_KEYS:
+                    self.known[key] = self._wanted(key)
+                if self.known.get(key):
+                    self._get_curve(key, batch.rank, source).add_points(steps, values)
+
+    def count_numbers(self) -> int:
+        """How many numbers the curves hold, about: a step and a value at each end of a bucket."""
+        return sum(4 * curve.count_buckets() for curve in self._curves.values())
+
+    def _get_curve(self, key: str, rank: int, source: str) -> Curve:
+        at = (key, rank, source)
+        if at not in self._curves:
+            self._curves[at] = Curve(key, rank, source, self._smooth)
+        return self._curves[at]
+
+    def list_by_key(self) -> dict[str, list[Curve]]:
+        """The curves of each key, by rank and source."""
+        found: dict[str, list[Curve]] = {}
+        for (key, _, _), curve in sorted(self._curves.items()):
+            found.setdefault(key, []).append(curve)
+        return found
 
 
 def collect_curves(reading: Reading, globs: Sequence[str], smooth: float) -> tuple[dict[str, list[Curve]], set[str]]:
     """The curves of each key that is wanted, and all keys."""
-    wanted = key_filter(globs)
-    found: dict[tuple[str, int, str], Curve] = {}
-    known: dict[str, bool] = {}
+    collector = CurveCollector(globs, smooth)
     for batch in reading.iter_batches():
-        for source, lines in group_by_source(batch.lines).items():
-            for key, steps, values in _iter_columns(lines):
-                if key not in known and len(known) < MAX_KEYS:
-                    known[key] = wanted(key)
-                if known.get(key):
-                    at = (key, batch.rank, source)
-                    if at not in found:
-                        found[at] = Curve(key, batch.rank, source, smooth)
-                    found[at].add_points(steps, values)
-    curves: dict[str, list[Curve]] = {}
-    for (key, _, _), curve in sorted(found.items()):
-        curves.setdefault(key, []).append(curve)
-    return curves, set(known)
+        collector.add_batch(batch)
+    return collector.list_by_key(), set(collector.known)
 
 
 def _iter_columns(lines: Sequence[Line]) -> Iterator[tuple[str, Sequence[int], Sequence[float]]]:

@@ -1,13 +1,13 @@
 """The files of rows that a path names: a run, a folder of runs' files, one file. None is opened."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import why_unreadable
-from tdbg.core.ranges import parse_ranges
+from tdbg.core.ranges import in_ranges, parse_ranges
 from tdbg.core.rundir import STATE_FILE, ProcessDir, RunDir
 from tdbg.metrics.rows.foreign_rows import states_below
 from tdbg.metrics.rows.row import FILE
@@ -83,13 +83,8 @@ def _selected_files(place: Place, ranks: str) -> list[RowsFile]:
     if not ranks:
         return list(place.files)
     bounds = parse_ranges("--ranks", ranks, "-")
-    found = [one for one in place.files if one.rank is None or in_bounds(one.rank, bounds)]
+    found = [one for one in place.files if one.rank is None or in_ranges(one.rank, bounds)]
     if not found:
         known = ", ".join(str(one.rank) for one in place.files)
         raise TdbgError(f"{place.name}: no rank of {ranks} has metrics", f"these have: {known}")
     return found
-
-
-def in_bounds(number: int, bounds: Iterable[tuple[float, float]]) -> bool:
-    """True if a number lies in one of the ranges."""
-    return any(low <= number <= high for low, high in bounds)

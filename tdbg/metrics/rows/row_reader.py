@@ -87,7 +87,7 @@ class Reading:
         if foreign_rows.is_document(file.path):
             found = [_of_row(row) for row in foreign_rows.read_json_rows(file.path)]
             self.counts.rows += len(found)
-            yield from (Batch(rank, lines) for rank, lines in _by_rank(found, file.rank) if lines)
+            yield from (Batch(rank, lines) for rank, lines in split_by_rank(found, file.rank) if lines)
             return
         limits: dict[int, Limits] = {}
         starts = sorted((one.start, rank) for rank, those in ranks.items() for one in those)
@@ -97,7 +97,7 @@ class Reading:
                 start = starts.pop(0)
                 limits[start[1]] = plans[start]
             found = self._decode_lines(part)
-            for rank, lines in _by_rank(found, file.rank):
+            for rank, lines in split_by_rank(found, file.rank):
                 kept = self._drop_repeated(lines, limits.get(rank))
                 self.counts.rows += len(kept)
                 if kept:
@@ -124,7 +124,7 @@ class Reading:
                         raise_too_long(path)
                     continue
                 joined = bytes(rest + whole + newline)
-                yield from _between_headers(at, joined)
+                yield from split_headers(at, joined)
                 at += len(joined)
                 rest = bytearray(after)
         if rest:  # no end of a line: whole if it says something whole
@@ -178,7 +178,7 @@ def raise_too_long(path: Path) -> None:
     )
 
 
-def _between_headers(at: int, joined: bytes) -> Iterator[tuple[int, bytes]]:
+def split_headers(at: int, joined: bytes) -> Iterator[tuple[int, bytes]]:
     """The lines of a block without its headers."""
     begin = 0
     next_header = 0 if joined.startswith(row_codec.HEADER) else joined.find(MARK) + 1 or -1
@@ -192,7 +192,7 @@ def _between_headers(at: int, joined: bytes) -> Iterator[tuple[int, bytes]]:
         yield at + begin, joined[begin:]
 
 
-def _by_rank(lines: list[Line], rank: int | None) -> Iterator[tuple[int, list[Line]]]:
+def split_by_rank(lines: list[Line], rank: int | None) -> Iterator[tuple[int, list[Line]]]:
     """Parted by the ranks that rows name, unless their file is that of one rank."""
     if rank is not None:
         yield rank, lines

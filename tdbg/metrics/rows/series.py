@@ -166,6 +166,10 @@ class Tally:
         self.unwritten: dict[tuple[int, str], Unwritten] = {}  # by rank and why, as `LEFT_OUT` has it
         self.records: dict[int, Records] = {}  # by rank
 
+    def count_numbers(self) -> int:
+        """How many numbers the series hold, about."""
+        return sum(2 * POINTS + len(one.course.values) for one in self.series.values())
+
     def add_batch(self, batch: "Batch") -> None:
         """Take rows. Cost: about 0.3 us a row and 0.1 us a value."""
         for source, lines in group_by_source(batch.lines).items():

@@ -8,14 +8,19 @@ from tdbg.pages.diff.tensor_distance import Distance, compare_tensors
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.render.preview import build_difference_previews
 from tdbg.pages.render.region import Region
-from tdbg.pages.render.tensor_picture import encode_preview, truncate_text
+from tdbg.pages.render.tensor_picture import collect_figures, encode_preview, truncate_text
 
 
 def describe_tensor_pair(first: Tensor, second: Tensor, budget: int) -> dict[str, Any]:
-    """Both and the second minus the first, of at most ``budget`` bytes each; ``why`` where there is no difference to show."""
+    """Both with figures and histogram, and the second minus the first, of at most ``budget`` bytes each.
+
+    ``why`` where there is no difference to show.
+    """
     sides = {"first": _describe_side(first), "second": _describe_side(second)}
     found: dict[str, Any] = {"path": truncate_text(first.path), **sides}
     try:
+        sides["first"] |= collect_figures(first)
+        sides["second"] |= collect_figures(second)
         distance = compare_tensors(first, second)
         previews = build_difference_previews(first, second, budget) if first.shape == second.shape else None
     except TdbgError as error:

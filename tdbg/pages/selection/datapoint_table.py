@@ -16,19 +16,22 @@ from tdbg.pages.read.tensor_values import to_real
 from tdbg.pages.selection.datapoint_data import describe_listing
 from tdbg.pages.selection.datapoint_numbers import DatapointNumbers
 from tdbg.pages.selection.locations import Selected
+from tdbg.pages.selection.tensor_figures import parse_figure
 
 MAX_ROWS = 400_000  # some 200 bytes each
 MAX_NAMES = 2_000
 EAGER_NAMES = 12  # numbers that are read in the pass that finds the rows
 ALONE, BATCH, SAMPLE = range(3)  # kinds of rows
 PLACES = ("key", "rank", "step", "epoch", "phase", "tensors", "bytes")
+MODULE_ENDS = (":", ".", "/")  # of the name of a module in a path
 RANGES = {"ranks": ("rank", "-"), "steps": ("step", ":"), "epochs": ("epoch", ":")}
 
 
 class Wanted(NamedTuple):
     """Which rows in which order: ranges as the commands take them. sort: a column; empty keeps the order of capture.
 
-    least, most: of that column. samples: each sample of a batch instead of the batch.
+    least, most: of that column. samples: each sample of a batch instead of the batch. module: those with a tensor of it, or of
+    a module below it.
     """
 
     ranks: str = ""
@@ -40,6 +43,7 @@ class Wanted(NamedTuple):
     least: float | None = None
     most: float | None = None
     samples: bool = False
+    module: str = ""
 
 
 class NumberColumn:
@@ -75,6 +79,8 @@ class DatapointTable:
         self.columns: dict[str, list[Any]] = {name: [] for name in (*PLACES, "nth", "samples")}
         self.kinds = bytearray()
         self._ids = array("q")  # of each datapoint
+        self._paths: dict[tuple[str, ...], int] = {}  # the sets of tensors that datapoints have, by number
+        self._path_sets = array("l")  # the number of each row
         self.names: dict[str, None] = {}
         self.left_out = 0
         self._appends = [column.append for column in self.columns.values()]
@@ -90,13 +96,25 @@ class DatapointTable:
 
     def has_numbers(self, name: str) -> bool:
         """True if sorting by it needs no pages: its values are here."""
+        if name not in self.names and parse_figure(name):
+            return name in self._numbers
         return self._is_complete or name in PLACES or name in self._numbers or name not in self.names
 
     def load_numbers(self, pages: PageSet, name: str) -> None:
-        """Read one more number of each row; the one that was read longest ago is given up for it."""
+        """Read one more number of each row; the one that was read longest ago is given up for it.
+
+        A figure of a tensor is computed. Raises TdbgError where that takes too long, or a tensor cannot be read.
+        """
         source, column = DatapointNumbers(pages), NumberColumn()
+        figure = None if name in self.names else parse_figure(name)
+        if figure is not None:
+            figure.check_size(pages)
         for at, datapoint in self._find_places(pages):
-            _fill_column(column, at, datapoint, source, name)
+            if figure is None:
+                _fill_column(column, at, datapoint, source, name)
+            elif (value := figure.compute(datapoint)) is not None:
+                for row in range(1 + len(datapoint.keys or ())):
+                    column.set_value(at + row, value)
         numbers = dict(self._numbers)  # another thread may read the one that was
         while len(numbers) >= 2 * EAGER_NAMES:
             del numbers[list(numbers)[EAGER_NAMES]]  # the first are those that are always shown
@@ -127,9 +145,7 @@ class DatapointTable:
 
     def _collect_rows(self, wanted: Wanted) -> list[int]:
         if wanted.sort and wanted.sort not in PLACES and wanted.sort not in self.names:
-            raise TdbgError(
-                f"no datapoint has a number {format_short(wanted.sort)}", "sort by one of `columns` of the answer"
-            )
+            self._check_figure(wanted.sort)
         if not wanted.sort and not (wanted.least is None and wanted.most is None):
             raise TdbgError("least and most are of the column that is sorted by", "give sort as well")
         rows: Sequence[int] = self.list_rows(samples=wanted.samples)
@@ -137,10 +153,27 @@ class DatapointTable:
             text = getattr(wanted, name)
             if text and text != "all":
                 rows = self._keep_ranges(rows, column, parse_ranges(name, text, sign))
+        if wanted.module:
+            fitting = self._find_path_sets(wanted.module)
+            rows = [at for at in rows if self._path_sets[at] in fitting]
         if wanted.phase:
             phases = self.columns["phase"]
             rows = [at for at in rows if phases[at] == wanted.phase]
         return self._sort_rows(rows, wanted) if wanted.sort else list(rows)
+
+    def _check_figure(self, name: str) -> None:
+        """TdbgError unless some datapoint has the tensor that the name is a figure of."""
+        figure = parse_figure(name)
+        if figure is None:
+            raise TdbgError(
+                f"no datapoint has a number {format_short(name)}",
+                "sort by one of `columns` of the answer, or a figure of a tensor such as std(layers.0:output)",
+            )
+        if not any(figure.path in paths for paths in self._paths):
+            raise TdbgError(f"no datapoint has a tensor {format_short(figure.path)}", "GET .../pages lists the layers")
+
+    def _find_path_sets(self, module: str) -> set[int]:
+        return {at for paths, at in self._paths.items() if any(belongs_to_module(path, module) for path in paths)}
 
     def list_rows(self, *, samples: bool = False) -> Sequence[int]:
         """All datapoints, or those of no batch and all samples."""
@@ -197,6 +230,8 @@ class DatapointTable:
         for text in texts:
             self._append(text, place, self._count(text), None)
             self.kinds.append(SAMPLE)
+        paths = tuple(piece.path for piece in datapoint.layout.pieces) if datapoint.layout else ()
+        self._path_sets.extend([self._paths.setdefault(paths, len(self._paths))] * (1 + len(texts)))
 
     def _append(self, key: str, place: tuple[object, ...], nth: int, samples: int | None) -> None:
         for append, value in zip(self._appends, (key, *place, nth, samples), strict=True):
@@ -247,6 +282,11 @@ class DatapointTable:
             column = self.columns[name]
             return lambda at: column[at] if column[at] != "" else None
         return self._numbers.get(name, NumberColumn()).get_value
+
+
+def belongs_to_module(path: str, module: str) -> bool:
+    """True for a tensor of a module, such as ``layers.0:output``, or of one below it."""
+    return path == module or path.startswith(tuple(f"{module}{sign}" for sign in MODULE_ENDS))
 
 
 def _identify(datapoint: Datapoint) -> int:

@@ -12,6 +12,7 @@ from tdbg.core.redaction import redact_text
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.core.tables import format_short, to_json_value
 from tdbg.core.webpage import write_graphs
+from tdbg.rules.finding_ids import build_finding_ids
 from tdbg.rules.report_page.finding_traces import FindingTraces
 from tdbg.rules.report_page.rank_lanes import KINDS, RunLanes
 from tdbg.rules.report_page.run_curves import RunCurves
@@ -29,8 +30,9 @@ Reader = Callable[[ProcessDir], Iterable[Event]]
 
 
 class FindingData(TypedDict):
-    """A finding as the page shows it. trace: of its step, as a path in the run directory; empty for none."""
+    """A finding as the page shows it. id: its name in addresses. trace: of its step, as a path in the run directory; empty for none."""
 
+    id: str
     code: str
     severity: str
     title: str
@@ -66,7 +68,7 @@ def describe_run(
     findings = [finding for story in stories for finding in (story.first, *story.followers)]
     followers = {id(finding) for story in stories for finding in story.followers}
     curves, lanes = RunCurves(verdict, processes), RunLanes(verdict, processes, findings)
-    traces = FindingTraces(findings)
+    traces, names = FindingTraces(findings), build_finding_ids([finding.as_dict() for finding in findings])
     for process in processes:
         for event in _read_events(process, read):
             curves.add_event(process, event)
@@ -81,7 +83,7 @@ def describe_run(
         "facts": [_clean_text(fact) for fact in _iter_facts(verdict, info)],
         "lines": [] if verdict.findings else [_clean_text(line) for line in verdict.format_summary()[1:]],
         "findings": [
-            describe_finding(finding, follows=id(finding) in followers, trace=traces.get_file(number))
+            describe_finding(finding, names[number], follows=id(finding) in followers, trace=traces.get_file(number))
             for number, finding in enumerate(findings)
         ],
         "was_profiled": traces.has_any,
@@ -97,14 +99,15 @@ def describe_run(
     }
 
 
-def describe_finding(finding: Finding, *, follows: bool = False, trace: str = "") -> FindingData:
-    """A finding with its texts cut. follows: from the one above it, or from what that follows from. trace: of its step."""
+def describe_finding(finding: Finding, name: str = "", *, follows: bool = False, trace: str = "") -> FindingData:
+    """A finding with its texts cut. name: in addresses. follows: from the one above it, or from what that follows from. trace: of its step."""
     evidence, traceback = list(finding.evidence), []
     if TRACEBACK in evidence:
         at = evidence.index(TRACEBACK)
         evidence, traceback = evidence[:at], evidence[at + 1 :]
     grades = {kind.grade_word: kind.value for kind in Evidence}
     return {
+        "id": name,
         "code": _clean_text(finding.code, 40),
         "severity": finding.severity,
         "title": _clean_text(finding.title, TITLE_LETTERS),

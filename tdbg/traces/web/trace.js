@@ -1,6 +1,6 @@
 // A summary of traces: where a step goes, steps, calls as a flame graph, memory, tables. For the file and the viewer.
 // data: what describe_page of tdbg/traces/render/trace_page.py gives. choice: the select of the trace. download: called
-// with a trace for its own file, or left out. Returns {drawGraphs, choose}: the
+// with a trace for its own file, or left out. step: the number of one that is marked among the steps, or left out. Returns {drawGraphs, choose}: the
 // one for when plotly comes later, the other shows a trace by its number.
 "use strict";
 const PART_COLORS = {input: "#e07b39", h2d: "#c9a227", forward: "#5b9bd5", backward: "#2f6db5", optimizer: "#59a14f", communication: "#b07aa1", copy: "#9c755f", idle: "#c8ccd2", other: "#8c9199"};
@@ -21,7 +21,7 @@ function traceBytes(value) {
   return traceNumber(value) + " TB";
 }
 
-function buildTraces(root, data, choice, download) {
+function buildTraces(root, data, choice, download, step) {
   const at = {verdict: appendElement("p", undefined, root), facts: appendElement("ul", undefined, root)};
   at.verdict.id = "verdict", at.facts.id = "facts";
   [at.bar, at.barNote] = addGraph("bar", "Where a step goes");
@@ -67,6 +67,8 @@ function buildTraces(root, data, choice, download) {
     at.barNote.textContent = data.bar_note;
   }
 
+  const isMarked = one => one.number !== null && one.number === step;
+
   function drawSteps() {
     const labels = data.lanes.map(lane => escapeMarkup(lane.label));
     const traces = data.parts.map(part => {
@@ -89,14 +91,22 @@ function buildTraces(root, data, choice, download) {
     const marks = data.lanes.flatMap((lane, row) => lane.steps.map(step => ({
       type: "line", x0: step.start_ms, x1: step.start_ms, y0: row - 0.46, y1: row + 0.46, line: {color: readColor("front"), width: 1.5},
     })));
-    const names = data.lanes.flatMap((lane, row) => lane.steps.length > 24 ? [] : lane.steps.filter(step => step.number !== null).map(step => ({
-      x: step.start_ms, y: row - 0.46, text: String(step.number), showarrow: false, xanchor: "left", yanchor: "bottom", font: {size: 10},
+    const latest = Math.max(...data.lanes.flatMap(lane => lane.steps.map(one => one.start_ms + one.length_ms)));
+    const names = data.lanes.flatMap((lane, row) => lane.steps.length > 24 ? [] : lane.steps.filter(one => one.number !== null && !isMarked(one)).map(one => ({
+      x: one.start_ms, y: row - 0.46, text: String(one.number), showarrow: false, xanchor: "left", yanchor: "bottom", font: {size: 10},
+    })));
+    names.push(...data.lanes.flatMap((lane, row) => lane.steps.filter(isMarked).map(one => ({  // above the numbers beside it, and within the chart
+      ...(one.start_ms > latest / 2 ? {x: one.start_ms + one.length_ms, xanchor: "right"} : {x: one.start_ms, xanchor: "left"}), y: row - 0.46, yanchor: "bottom",
+      text: "step " + one.number, showarrow: false, font: {size: 12, color: readColor("critical")}, bgcolor: readColor("back"),
+    }))));
+    const frames = data.lanes.flatMap((lane, row) => lane.steps.filter(isMarked).map(one => ({
+      type: "rect", x0: one.start_ms, x1: one.start_ms + one.length_ms, y0: row - 0.46, y1: row + 0.46, line: {color: readColor("critical"), width: 3},
     })));
     drawGraph(at.lanes, traces, {
-      barmode: "overlay", bargap: 0.35, height: 70 + 44 * labels.length, showlegend: false, shapes: marks, annotations: names,
-      margin: {l: 10, r: 10, t: 14, b: 40}, xaxis: {title: {text: "ms"}}, yaxis: {type: "category", autorange: "reversed"},
+      barmode: "overlay", bargap: 0.35, height: 70 + 44 * labels.length, showlegend: false, shapes: [...marks, ...frames], annotations: names,
+      margin: {l: 10, r: 10, t: frames.length ? 18 : 14, b: 40}, xaxis: {title: {text: "ms"}}, yaxis: {type: "category", autorange: "reversed"},
     });
-    at.lanesNote.textContent = data.lanes_note;
+    at.lanesNote.textContent = [data.lanes_note, frames.length ? `Step ${step} is framed.` : ""].filter(Boolean).join(" ");
   }
 
   function drawFlame(trace, way) {

@@ -18,9 +18,10 @@ Offset = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 
 class DatapointsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which datapoints, in which order. least, most: of the column that is sorted by; nan counts as the largest.
+    """Which datapoints, in which order. sort: a column, or a figure of a tensor such as std(layers.0:output).
+    least, most: of what is sorted by; nan counts as the largest.
 
-    samples: each sample of a batch instead of the batch.
+    samples: each sample of a batch instead of the batch. module: those with a tensor of it, or of a module below it.
     """
 
     ranks: str = ""
@@ -34,6 +35,7 @@ class DatapointsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     offset: Offset = 0
     limit: Limit = 100
     samples: bool = False
+    module: str = ""
 
 
 class SeriesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +98,8 @@ def list_datapoints(served: Served, run: str, query: DatapointsQuery) -> Datapoi
             total=0, matching=0, offset=0, left_out=0, has_batches=False, columns=columns, phases=[], rows=[]
         )
     where = query.ranks, query.steps, query.epochs, query.phase
-    found = table.find_rows(Wanted(*where, query.sort, query.descending, query.least, query.most, query.samples))
+    order = query.sort, query.descending, query.least, query.most
+    found = table.find_rows(Wanted(*where, *order, query.samples, query.module))
     names = list(table.names)[:EAGER_NAMES]
     shown = names if query.sort in PLACES or query.sort in names or not query.sort else [query.sort, *names]
     rows = [_build_row(table, at, shown) for at in found[query.offset : query.offset + query.limit]]

@@ -11,12 +11,14 @@ import msgspec
 
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.metrics_options import key_filter
-from tdbg.metrics.render.curve_data import build_curve_dicts, collect_curves
+from tdbg.metrics.render.curve_data import CurveCollector, build_curve_dicts, collect_curves
+from tdbg.metrics.rows.growing_rows import can_grow
 from tdbg.metrics.rows.row_files import RowsFile, find_rows_files
-from tdbg.metrics.rows.row_reader import Reading
-from tdbg.metrics.rows.series import build_tally
+from tdbg.metrics.rows.row_reader import Counts, Reading
+from tdbg.metrics.rows.series import Tally, build_tally
 from tdbg.metrics.rows.series_data import describe_metrics, list_series
 from tdbg.viewer.encoding import encode_json
+from tdbg.viewer.growing_metrics import GrowingMetrics, GrowingTally
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
 from tdbg.viewer.series_answers import CurvesAnswer, MetricsAnswer
@@ -24,6 +26,7 @@ from tdbg.viewer.series_answers import CurvesAnswer, MetricsAnswer
 MAX_KEPT = 16  # answers in memory: thinned, so some 100 KB each
 MAX_KEPT_BYTES = 16 << 20  # of all of them as JSON
 QUIET_S = 2.0  # a file that was written since then may have been written again at the same time: nothing is kept of it
+GROWS_S = 60.0  # a file that was written since then is likely to be written again
 States = tuple[tuple[int, int], ...]  # bytes of each file, and when it was written
 Key = tuple[str, tuple[RowsFile, ...], tuple[str, ...], float | None]
 
@@ -68,6 +71,7 @@ class KeptAnswers:
 
 
 ANSWERS = KeptAnswers()
+GROWING = GrowingMetrics()
 
 
 class MetricsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -103,14 +107,31 @@ def plot_metrics(served: Served, run: str, query: CurvesQuery) -> dict[str, Any]
 
 
 def _describe_rows(name: str, files: tuple[RowsFile, ...], globs: tuple[str, ...]) -> dict[str, Any]:
+    def describe(found: Tally, counts: Counts) -> dict[str, Any]:
+        return describe_metrics(name, list_series(found.assign_units(), key_filter(globs)), found, counts)
+
+    if _grows(files) and (growing := GROWING.describe(files, "series", GrowingTally, describe)) is not None:
+        return growing
     reading = Reading(files)
-    found = build_tally(reading.iter_batches())
-    return describe_metrics(name, list_series(found, key_filter(globs)), found, reading.counts)
+    return describe(build_tally(reading.iter_batches()), reading.counts)
 
 
 def _plot_rows(name: str, files: tuple[RowsFile, ...], globs: tuple[str, ...], smooth: float) -> dict[str, Any]:
+    def describe(found: CurveCollector, counts: Counts) -> dict[str, Any]:
+        return {"run": name, "curves": build_curve_dicts(found.list_by_key())}  # all of its numbers are finite
+
+    def collect() -> CurveCollector:
+        return CurveCollector(globs, smooth)
+
+    if _grows(files) and (growing := GROWING.describe(files, (globs, smooth), collect, describe)) is not None:
+        return growing
     curves, _ = collect_curves(Reading(files), globs, smooth)
-    return {"run": name, "curves": build_curve_dicts(curves)}  # all of its numbers are finite
+    return {"run": name, "curves": build_curve_dicts(curves)}
+
+
+def _grows(files: tuple[RowsFile, ...]) -> bool:
+    """True while a file is written to, and nothing that comes can take back what was there."""
+    return not _is_quiet(_read_states(files), GROWS_S) and can_grow(files)
 
 
 def _read_states(files: Sequence[RowsFile]) -> States:
@@ -126,9 +147,9 @@ def _read_states(files: Sequence[RowsFile]) -> States:
     return tuple(found)
 
 
-def _is_quiet(states: States) -> bool:
+def _is_quiet(states: States, quiet_s: float = QUIET_S) -> bool:
     """True if no file was written of late."""
-    return time.time_ns() - max((written for _, written in states), default=0) > QUIET_S * 1e9
+    return time.time_ns() - max((written for _, written in states), default=0) > quiet_s * 1e9
 
 
 def _list_globs(query: MetricsQuery) -> list[str]:

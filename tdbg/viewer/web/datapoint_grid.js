@@ -1,10 +1,11 @@
 // The grid of datapoints: sorted and filtered by the server, a page of rows at a time; what is chosen is the address.
-const RANGES = [["ranks", "0,3-5"], ["steps", "100:200"], ["epochs", "0:2"]], LIMIT = 100;
-const NAMES = ["ranks", "steps", "epochs", "phase", "sort", "descending", "least", "most", "samples", "offset"];
+const FIELDS = [["ranks", "0,3-5"], ["steps", "100:200"], ["epochs", "0:2"], ["module", "layers.0"]], LIMIT = 100;
+const NAMES = ["ranks", "steps", "epochs", "module", "phase", "sort", "descending", "least", "most", "samples", "offset"];
 const PLACES = ["key", "rank", "step", "epoch", "phase", "tensors", "bytes"];
+const FIGURES = ["mean", "std", "min", "max", "absmax", "nan", "inf", "zero_share"], FIGURE = new RegExp(`^(${FIGURES.join("|")})\\((.+)\\)$`), MAX_LAYERS = 500;
 const LOSS = /(^|[./:_])loss$/;
 
-export async function showGrid({root, base, ask, addressOf, run, link, open}) {
+export async function showGrid({root, base, ask, addressOf, run, link, open, layers}) {
   const place = new URLSearchParams(location.search), chosen = Object.fromEntries(NAMES.map(name => [name, place.get(name) || ""]));
   appendElement("h2", "Datapoints", root);
   const form = appendElement("form", undefined, root, "tools"), told = appendElement("p", undefined, root, "note");
@@ -22,6 +23,7 @@ export async function showGrid({root, base, ask, addressOf, run, link, open}) {
     found = {columns: PLACES, phases: [], rows: [], total: 0, matching: 0, left_out: 0, has_batches: false, offset: 0};
   }
   fillForm({form, found, chosen, open, addressWith});
+  addFigures({form, layers, chosen, open, addressWith});
   if (problem) return void (told.className = "state bad", told.textContent = problem.message + (problem.tryNext ? ": " + problem.tryNext : ""));
   told.textContent = describeCount(found);
   if (!found.rows.length) return;
@@ -53,7 +55,7 @@ function fillForm({form, found, chosen, open, addressWith}) {
     select.value = chosen[name];
     select.addEventListener("change", () => form.requestSubmit());
   };
-  for (const [name, example] of RANGES) Object.assign(add("input", name, name), {value: chosen[name], placeholder: example});
+  for (const [name, example] of FIELDS) Object.assign(add("input", name, name), {value: chosen[name], placeholder: example});
   if (found.phases.length || chosen.phase) addChoice("phase", "phase", found.phases, "any");
   addChoice("sort", "sort by", found.columns, "order of capture");
   for (const name of ["least", "most"]) Object.assign(add("input", name, name === "least" ? "from" : "to"), {value: chosen[name], inputMode: "decimal", disabled: !chosen.sort, title: "of the column that is sorted by"});
@@ -79,6 +81,22 @@ function fillForm({form, found, chosen, open, addressWith}) {
     const descending = !given.sort ? "" : given.sort === chosen.sort ? chosen.descending : PLACES.includes(given.sort) ? "" : "true";
     open(addressWith({...given, descending}));
   });
+}
+
+// A figure of a layer that the server computes to sort by: it is no column until it is asked for.
+function addFigures({form, layers, chosen, open, addressWith}) {
+  const [, figure = "", path = ""] = FIGURE.exec(chosen.sort) || [];
+  const addSelect = (id, text, none, options, value) => {
+    const select = appendElement("select", undefined, appendElement("label", text + " ", form));
+    for (const option of ["", ...new Set([...options, value].filter(Boolean))]) appendElement("option", option || none, select).value = option;
+    select.value = value, select.id = id;
+    select.addEventListener("change", () => {
+      const isWhole = names.value && paths.value;
+      if (isWhole || chosen.sort === `${figure}(${path})`) open(addressWith({sort: isWhole ? `${names.value}(${paths.value})` : "", descending: isWhole ? "true" : "", least: "", most: ""}));
+    });
+    return select;
+  };
+  const names = addSelect("grid-figure", "or by", "a figure", FIGURES, figure), paths = addSelect("grid-layer", "of", "a layer", layers.map(one => one.path).slice(0, MAX_LAYERS), path);
 }
 
 function fillTable({root, found, chosen, link, addressOf, run, open, addressWith}) {

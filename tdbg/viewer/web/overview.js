@@ -1,35 +1,29 @@
 // The verdict of a run in words, its curves with findings, its ranks over time.
+import {describeDrawing, findNamed, followDrawing} from "./drawing.js";
+import {findFocus, restoreFocus} from "./focus.js";
 import {loadCharts, showFirst} from "./load_charts.js";
 import {keepInAddress} from "./series.js";
 import {addressOfBatch} from "./tensors.js";
 
 const POLL_MS = 2000;
-const EVERY_MS = 15000;  // between drawings of a run that goes on
 
 export async function showOverview({root, base, run, ask, listen, link, addressOf}) {
   const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status")]);
-  const asked = new URLSearchParams(location.search).get("finding");
-  let isLive = status.state === "running";
+  const nameAsked = () => new URLSearchParams(location.search).get("finding");
+  let isLive = status.state === "running", isSought = nameAsked() !== null;  // until the finding of the address is there
   const plotly = loadCharts();
   let batches, located = "", wasProfiled = false;
   const captured = new Map(), explained = new Map();
-  const first = draw(data);
-  if (asked !== null) first.showFinding(Number(asked));
+  let linked = [];  // links that are on their way
+  draw(data);
   if (!data.is_final) waitForWhole();
-  if (isLive) follow();
+  if (isLive) followDrawing({listen, base, status, redraw: drawAgain});
   await plotly.catch(() => {});
 
-  function follow() {
-    let known = JSON.stringify(status.last_finding), drawnAt = Date.now();
-    async function update(now) {  // at once at a new finding, else now and then
-      const isNew = JSON.stringify(now.last_finding) !== known;
-      if (!isNew && now.state === "running" && Date.now() - drawnAt < EVERY_MS) return;
-      known = JSON.stringify(now.last_finding), drawnAt = Date.now();
-      const found = await ask(base + "/overview");
-      isLive = now.state === "running";
-      draw(found);
-    }
-    listen(base + "/events", {status: now => update(now).catch(() => {})});
+  async function drawAgain(now) {
+    const found = await ask(base + "/overview");
+    isLive = now.state === "running";
+    draw(found);
   }
 
   async function waitForWhole() {  // a large run is judged beside the server
@@ -50,21 +44,32 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       batches = showFirst().then(() => ask(base + "/batches")).then(answer => answer.batches).catch(() => []);
       captured.clear(), located = now;
     }
-    const kept = readChoices(root), focused = root.contains(document.activeElement) && document.activeElement.id;
+    const kept = readChoices(root), focused = findFocus(root);
     wasProfiled = found.was_profiled && found.is_final;  // of a sample of the events not all traces are known
     root.replaceChildren();
+    linked = [];
     const report = appendElement("div", undefined, root);
-    const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""})});
-    if (isLive) report.querySelector("#facts").after(describeDrawing());
+    const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""}), onFinding: one => keepInAddress({finding: one.id})});
+    if (isLive) report.querySelector("#facts").after(appendElement("p", describeDrawing(), undefined, "note"));
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
-    if (focused) document.getElementById(focused)?.focus({preventScroll: true});
+    keepFocus(focused);
     scrollTo(0, top);
-    return built;
+    showAsked(built, found.findings);
   }
 
-  function describeDrawing() {
-    const line = `The run goes on. Drawn at ${new Date().toLocaleTimeString("en-GB")}; drawn again at a new finding, else every ${EVERY_MS / 1000} s.`;
-    return appendElement("p", line, undefined, "note");
+  // Links to what was kept come a little later than the text.
+  function keepFocus(focused) {
+    if (!focused || restoreFocus(focused)) return;
+    Promise.allSettled(linked).then(() => document.activeElement === document.body && restoreFocus(focused));
+  }
+
+  // The finding of the address: it is scrolled to once, when it is there, and stays marked.
+  function showAsked(built, findings) {
+    const number = nameAsked() === null ? -1 : findNamed(findings, nameAsked());
+    if (number < 0) return;
+    if (isSought) built.showFinding(number);
+    else built.markFinding(number);
+    isSought = false;
   }
 
   // The step of a finding in the log and in the curves; the profiler trace of it; the batch that was saved then; tensors captured then.
@@ -76,15 +81,17 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     }
     addTrace(finding, place);
     const texts = [...finding.evidence, finding.try_next].join(" ");
-    batches.then(list => {
+    linked.push(batches.then(list => {
       const named = list.filter(one => texts.includes(one.file));
       const same = list.filter(one => one.step === finding.step && one.rank === finding.rank);
       const batch = named.find(one => one.rank === finding.rank) || named[0] || (same.length === 1 ? same[0] : null);
       if (batch) add("Saved batch", addressOfBatch(addressOf(run, "tensors"), batch));
-    });
-    findCaptured(finding).then(one => {
-      if (one) add("Captured tensors", `${addressOf(run, "tensors")}?key=${encodeURIComponent(one.key)}&nth=${one.nth}`);
-    });
+    }));
+    linked.push(findCaptured(finding).then(one => {
+      if (!one) return;
+      const when = one.step === null || one.step === finding.step ? "" : ` of step ${formatNumber(one.step)}`;
+      add("Captured tensors" + when, `${addressOf(run, "tensors")}?${new URLSearchParams({key: one.key, nth: one.nth, ...(one.module ? {module: one.module} : {})})}`);
+    }));
     addExplanation(finding.code, place.parentElement);
   }
 
@@ -110,21 +117,23 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     });
   }
 
-  // The first datapoint of its step and rank, undefined where there is none.
-  function findCaptured({module, step, rank}) {
-    const name = `${step} ${rank}`;
-    if (!module || step === null || rank === null) return Promise.resolve();
-    if (!captured.has(name)) captured.set(name, askCaptured({steps: step, ranks: rank, limit: 1}));
-    return captured.get(name);
+  // What was captured of a finding, by as much of module, step and rank as is known: of its module, or of the module that a
+  // parameter is in, the last before its step; else what was captured at its step. Undefined where there is nothing.
+  async function findCaptured({module, step, rank}) {
+    if (!module && step === null && rank === null || !(await askCaptured({limit: 1}))) return;
+    const ranks = rank === null ? "" : rank, until = step === null ? {} : {steps: `0:${step}`, sort: "step", descending: true};
+    for (const name of module ? [module, module.replace(/\.[^.]*$/, "")] : []) {
+      const found = await askCaptured({module: name, ranks, ...until, limit: 1});
+      if (found) return {...found, module: name};
+    }
+    if (step !== null || rank !== null) return askCaptured({steps: step === null ? "" : step, ranks, limit: 1});
   }
 
-  async function askCaptured(query) {
-    try {
-      await plotly;  // text and charts come first
-      return (await ask(base + "/pages/datapoints", query)).rows[0];
-    } catch {
-      return undefined;  // the pages say what is wrong
-    }
+  // The first row of an answer, asked for once.
+  function askCaptured(query) {
+    const name = JSON.stringify(query);
+    if (!captured.has(name)) captured.set(name, plotly.catch(() => {}).then(() => ask(base + "/pages/datapoints", query)).then(answer => answer.rows[0], () => undefined));  // text and charts come first; the pages say what is wrong
+    return captured.get(name);
   }
 }
 

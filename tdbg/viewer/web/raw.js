@@ -1,5 +1,5 @@
 // The JSON of everything that the other pages show.
-const ADDRESSES = ["report", "status", "metrics", "pages", "traces", "overview"];
+const ADDRESSES = ["report", "findings", "status", "ranks", "steps", "metrics", "pages", "traces", "overview"];
 
 export async function showRaw({root, base, ask}) {
   root.replaceChildren();

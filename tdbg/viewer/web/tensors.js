@@ -24,7 +24,7 @@ export async function showTensors({root, base, ask, download, addressOf, run, li
   if (batches.length) listBatches({root, addressOf, run, link, batches, left_out});
   if (!found.datapoints) return appendElement("p", NOTHING_CAPTURED, root, "note");
   for (const problem of found.problems) appendElement("p", problem.text, root, "state bad");
-  await showGrid({root, base, ask, addressOf, run, link, open});
+  await showGrid({root, base, ask, addressOf, run, link, open, layers: found.layers});
   appendElement("h2", "Layers", root);
   appendElement("p", `${formatNumber(found.tensors)} tensors, ${formatBytes(found.bytes)}`, root, "note");
   fillRows(appendElement("div", undefined, root, "scroll"), ["path", "dtype", "shapes", "datapoints", "bytes"],
@@ -84,7 +84,7 @@ async function showDatapoint({root, base, ask, download, addressOf, run, link, p
   box.addEventListener("change", () => { other.input.disabled = !box.checked; draw(); });
   other.input.disabled = !box.checked;
 
-  let drawing = new AbortController();
+  let drawing = new AbortController(), isSought = Boolean(place.get("module"));
   stop.addEventListener("abort", () => drawing.abort());
   function draw() {
     drawing.abort();  // what is still on its way is of another datapoint
@@ -93,7 +93,7 @@ async function showDatapoint({root, base, ask, download, addressOf, run, link, p
   }
   async function drawOne(ask, signal) {
     const one = shown.value, two = box.checked ? other.value : null;
-    const words = {key: one.key, nth: one.nth, ...(two ? {with: two.key, with_nth: two.nth} : {})};
+    const words = {key: one.key, nth: one.nth, ...(two ? {with: two.key, with_nth: two.nth} : {}), ...(place.get("module") ? {module: place.get("module")} : {})};
     history.replaceState(null, "", location.pathname + "?" + new URLSearchParams(words));
     title.textContent = `rank ${one.rank}: ${nameOf(one)}` + (two ? ` and ${nameOf(two)}` : "");
     let details;
@@ -111,9 +111,19 @@ async function showDatapoint({root, base, ask, download, addressOf, run, link, p
     const where = {key: one.key, nth: one.nth};
     if (two) await fillPairs({parent: body, base, ask, details, one, two});
     else await fillTensors({parent: body, base, ask, download, where, details});
-    if (!signal.aborted) body.style.minHeight = "";
+    if (signal.aborted) return;
+    body.style.minHeight = "";
+    markModule(body, place.get("module"), isSought);
+    isSought = false;
   }
   await draw();
+}
+
+// Frames the tensors of a module that the address names; isSought: the first of them is scrolled to.
+function markModule(body, module, isSought) {
+  const cards = module ? [...body.querySelectorAll(".tensor[data-path]")].filter(({dataset: {path}}) => path === module || [":", ".", "/"].some(sign => path.startsWith(module + sign))) : [];
+  for (const card of cards) card.classList.add("sought");
+  if (isSought && cards.length) cards[0].scrollIntoView({block: "center"});
 }
 
 // Arrow keys go from one to the next. change: called when another is chosen.
@@ -150,16 +160,41 @@ async function fillTensors({parent, base, ask, download, where, details}) {
   ]);
 }
 
-const fillPairs = ({parent, base, ask, details, one, two}) => {
-  const grid = appendElement("div", undefined, parent, "pairs");
-  return Promise.all(details.tensors.map(tensor => {
-    const card = appendElement("section", undefined, grid, "tensor");
-    tellTensor(card, tensor);
-    return fillPair(card, base, ask, one, two, tensor.path);
+// Text and overlays of both, each tensor of both with the difference.
+async function fillPairs({parent, base, ask, details, one, two}) {
+  const both = appendElement("div", undefined, parent, "pair both"), grid = appendElement("div", undefined, parent, "pairs");
+  const sides = [one, two].map(side => {
+    const place = appendElement("section", undefined, both);
+    appendElement("h2", nameOf(side), place);
+    return place;
+  });
+  await Promise.all([
+    fillSides({both, sides, base, ask, one, two}),
+    ...details.tensors.map(tensor => {
+      const card = appendElement("section", undefined, grid, "tensor");
+      tellTensor(card, tensor);
+      return fillPair(card, base, ask, one, two, tensor.path);
+    }),
+  ]);
+}
+
+// What a datapoint shows beside its tensors, for each of two.
+async function fillSides({both, sides, base, ask, one, two}) {
+  await Promise.all([one, two].map(async ({key, nth}, at) => {
+    const where = {key, nth};
+    try {
+      const {tokens, tensors} = await ask(base + "/pages/datapoint", where);
+      if (tokens.length) await showTokens({parent: sides[at], base, ask, where});
+      await showOverlays({parent: sides[at], base, ask, where, tensors});
+    } catch (error) {
+      if (error.name !== "AbortError") appendElement("p", error.message, sides[at], "state bad");
+    }
   }));
-};
+  if (sides.every(side => side.children.length < 2)) both.remove();
+}
 
 function tellTensor(card, tensor) {
+  card.dataset.path = tensor.path;
   appendElement("h2", tensor.path, card);
   appendElement("p", `${tensor.dtype} [${tensor.shape.join(", ")}], ${formatBytes(tensor.bytes)}`, card, "note");
 }
@@ -232,6 +267,7 @@ async function fillPair(card, base, ask, one, two, path) {
     return;
   }
   if (pair.distance) appendElement("p", tellDistance(pair.distance), card, "distance");
+  fillHistograms(card, [one, two], [pair.first, pair.second]);
   if (pair.why) return appendElement("p", `No difference is shown: ${pair.why}.`, card, "note");
   const place = appendElement("div", undefined, card, "triple"), previews = [pair.first.preview, pair.second.preview];
   const both = {low: Math.min(...previews.map(one => one.low)), high: Math.max(...previews.map(one => one.high))};
@@ -260,6 +296,18 @@ async function fillPair(card, base, ask, one, two, path) {
   function fetchGap(words) {
     return fetchPart({place: sides[2].parentElement, ask, address: base + "/pages/difference", query: {key: one.key, nth: one.nth, path, other_key: two.key, other_nth: two.nth, ...words}});
   }
+}
+
+// The values of both as histograms, each from its least to its most.
+function fillHistograms(card, datapoints, sides) {
+  if (!sides.every(side => side && side.bars)) return;
+  const place = appendElement("div", undefined, card, "pair histograms");
+  sides.forEach((side, at) => {
+    const part = appendElement("div", undefined, place), {mean, std} = side.figures;
+    appendElement("h3", nameOf(datapoints[at]), part);
+    appendElement("p", `mean ${formatNumber(mean)}, std ${formatNumber(std)}`, part, "note");
+    histogram(part, side);
+  });
 }
 
 function tellDistance(found) {

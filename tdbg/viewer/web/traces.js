@@ -38,7 +38,7 @@ export async function showTraces({root, base, run, ask, addressOf, link, open, d
       }
       button.disabled = false;
     });
-  });
+  }, place.get("step") ? Number(place.get("step")) : undefined);
   choice.addEventListener("change", () => keepInAddress({trace: choice.value === "0" ? "" : choice.value}));
   if (chosen > 0 && chosen < data.traces.length) choose(chosen);
   if (!window.Plotly) await drawWhenLoaded(root.querySelector("#tables"), drawGraphs);

@@ -1,0 +1,79 @@
+"""Rows of files that grow: read piece by piece they make the same series as read at once."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tdbg.metrics.rows.growing_rows import GrowingReading, OutdatedError, can_grow
+from tdbg.metrics.rows.row_files import RowsFile
+from tdbg.metrics.rows.row_reader import Reading
+from tdbg.metrics.rows.series import Tally, build_tally
+from tdbg.metrics.rows.series_data import describe_metrics, list_series
+
+HEADER = b'{"schema":1,"rank":0}\n'
+
+
+def make_rows(count: int) -> bytes:
+    """Rows of two sources; some have a value that is not finite, or a text."""
+    drawn, found = random.Random(7), bytearray(HEADER)
+    for step in range(1, count + 1):
+        values = {"train/loss": "NaN" if step % 50 == 7 else drawn.random(), "train/lr": 0.1}
+        row = {"t": float(step), "step": step, "rank": 0, "source": "train", "values": values}
+        if step % 30 == 0:
+            row |= {
+                "source": "eval",
+                "phase": "val",
+                "values": {"val/acc": drawn.random()},
+                "text": {"note": f"at {step}"},
+            }
+        found += json.dumps(row).encode() + b"\n"
+    return bytes(found)
+
+
+def describe(found: Tally, reading: Reading) -> dict[str, object]:
+    return describe_metrics("run", list_series(found.assign_units(), lambda key: True), found, reading.counts)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pieces_of_any_length_make_the_same_series(tmp_path: Path, seed: int) -> None:
+    data, drawn, path = make_rows(1500), random.Random(seed), tmp_path / "metrics.jsonl"
+    path.write_bytes(b"")
+    reading, found = GrowingReading([RowsFile(path, 0)]), Tally()
+    at = 0
+    while at < len(data):
+        end = min(at + drawn.randint(1, 20_000), len(data))
+        with path.open("ab") as file:
+            file.write(data[at:end])
+        for batch in reading.iter_batches():
+            found.add_batch(batch)
+        assert reading.has_rest == (data[end - 1 : end] != b"\n")
+        at = end
+    whole = Reading([RowsFile(path, 0)])
+    assert describe(found, reading) == describe(build_tally(whole.iter_batches()), whole)
+    assert reading.counts.rows == 1500 and not list(reading.iter_batches())
+
+
+def read_grown(path: Path, before: bytes, after: bytes) -> None:
+    path.write_bytes(before)
+    reading = GrowingReading([RowsFile(path, 0)])
+    assert list(reading.iter_batches())
+    path.write_bytes(after)
+    list(reading.iter_batches())
+
+
+def test_a_file_that_was_cut_or_begins_another_attempt_is_outdated(tmp_path: Path) -> None:
+    data, path = make_rows(20), tmp_path / "metrics.jsonl"
+    read_grown(path, data, data + b"no row\n")
+    for after in (data[:-100], data + HEADER, data + make_rows(1)):
+        with pytest.raises(OutdatedError):
+            read_grown(path, data, after)
+
+
+def test_only_files_of_single_attempts_can_grow(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert can_grow([RowsFile(path, 0), RowsFile(path, 1)])
+    for files in ([RowsFile(path, 0), RowsFile(path, 0)], [RowsFile(path, 0, 1)], [RowsFile(path)]):
+        assert not can_grow(files)
+    assert not can_grow([RowsFile(tmp_path / "state.json", 0)])

@@ -1,0 +1,223 @@
+"""A finding has an address that stays, and leads to the tensors and to the step of the trace that belong to it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from .conftest import Client
+from .test_pages import (  # noqa: F401 (fixtures)
+    CHROMIUM,
+    X_RANGE,
+    LiveRun,
+    Server,
+    Watched,
+    chromium,
+    reset_zoom,
+    server,
+    wait_until,
+    zoom_in,
+)
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the pages"),
+    pytest.mark.timeout(300),
+]
+OVERVIEW = "/runs/two_ranks/overview"
+
+
+@pytest.fixture(params=[390, 1280])
+def opened(request: pytest.FixtureRequest, chromium: Browser, server: Server) -> Iterator[Watched]:  # noqa: F811
+    found = Watched(chromium, server, request.param, "dark" if request.param == 390 else "light")
+    yield found
+    found.context.close()
+
+
+def add_findings(opened: Watched, *more: dict[str, Any]) -> None:
+    """Let the overview have these findings before its own, as if they had been found since."""
+
+    def send_more(route: Route) -> None:
+        found = route.fetch().json()
+        made = [{**found["findings"][0], **one} for one in more]
+        for lane in found["lanes"]["rows"]:
+            lane["marks"] = []
+        route.fulfill(json={**found, "findings": [*made, *found["findings"]]})
+
+    opened.page.route("**/api/**/overview", send_more)
+
+
+def get_shown(shown: Page) -> str:
+    card = shown.locator(".finding.shown")
+    expect(card).to_have_count(1)
+    return (card.get_attribute("id") or "").removeprefix("finding-")
+
+
+def test_an_address_leads_to_the_same_finding_when_others_came_before_it(opened: Watched, client: Client) -> None:
+    names = [one["id"] for one in client.ask("/runs/two_ranks/overview")["findings"]]
+    for name in names:
+        shown = opened.show(f"{OVERVIEW}?finding={name}")
+        assert get_shown(shown) == name
+        expect(shown.locator(".finding.shown")).to_be_in_viewport()
+    add_findings(opened, {"id": "TD-C001-step1", "code": "TD-C001", "step": 1, "rank": None})
+    for name in names:
+        assert get_shown(opened.show(f"{OVERVIEW}?finding={name}")) == name
+    opened.check_quiet()
+
+
+def test_an_address_of_old_and_one_that_is_no_more_exact_still_lead_somewhere(opened: Watched, client: Client) -> None:
+    names = [one["id"] for one in client.ask("/runs/two_ranks/overview")["findings"]]
+    shown = opened.show(f"{OVERVIEW}?finding=2")
+    assert get_shown(shown) == names[2]
+    assert shown.url.endswith(f"?finding={names[2]}"), "the address that can be passed on"
+    shown = opened.show(f"{OVERVIEW}?finding=TD-N001-step20-rank1")  # the module, and an earlier step, were found since
+    assert get_shown(shown) == "TD-N001-step13-rank1-encoder.0"
+    for nothing in ("99", "TD-X999-step1", "<b>"):
+        shown = opened.show(f"{OVERVIEW}?finding={nothing}")
+        expect(shown.locator(".finding.shown")).to_have_count(0)
+    opened.check_quiet()
+
+
+def test_a_finding_that_is_clicked_stands_in_the_address_and_stays_marked(
+    chromium: Browser,  # noqa: F811
+    server: Server,  # noqa: F811
+) -> None:
+    opened = Watched(chromium, server)
+    run = LiveRun(opened)
+    shown = opened.show(OVERVIEW)
+    shown.locator("#curves-loss .annotation").first.click()
+    name = get_shown(shown)
+    assert f"?finding={name}" in shown.url
+    run.draw_again()
+    assert get_shown(shown) == name
+    opened.check_quiet()
+    opened.context.close()
+
+
+def test_what_has_the_focus_keeps_it_when_the_overview_is_drawn_again(
+    chromium: Browser,  # noqa: F811
+    server: Server,  # noqa: F811
+) -> None:
+    opened = Watched(chromium, server)
+    run = LiveRun(opened)
+    shown = opened.show(OVERVIEW)
+    card = shown.locator("#story > li").nth(1)
+    batch = shown.get_by_role("link", name="Saved batch").first
+    expect(batch).to_be_attached()
+    places = [
+        card.locator(".jumps a").nth(1),
+        card.locator("summary").first,
+        card.locator(".explanation summary"),
+        batch,  # it comes later than the text
+        shown.locator("#table-ranks .scroll"),
+    ]
+    for place in places:
+        place.focus()
+        place.evaluate("one => { one.dataset.old = 'yes'; }")
+        run.draw_again()
+        expect(place).to_be_focused()
+        assert place.get_attribute("data-old") is None
+    opened.context.close()
+
+
+def test_a_zoom_of_one_curve_is_that_of_all_over_steps_and_over_time(opened: Watched) -> None:
+    shown = opened.show(OVERVIEW)
+    loss, rates = shown.locator("#curves-loss"), shown.locator("#curves-lr")
+    expect(rates.locator(".scatterlayer").first).to_be_attached()
+    free = loss.evaluate(X_RANGE)
+    zoom_in(shown, rates)
+    wait_until(lambda: loss.evaluate(X_RANGE) == rates.evaluate(X_RANGE) != free)
+    heat, steps = shown.locator("#heat-0"), loss.evaluate(X_RANGE)
+    ticks = heat.evaluate("one => [one.layout.xaxis.ticktext.map(Number), one.layout.xaxis.tickvals]")
+    assert heat.evaluate(X_RANGE)[1] == pytest.approx(np.interp(steps[1], *ticks), abs=0.1)
+    reset_zoom(shown, loss)
+    wait_until(lambda: loss.evaluate(X_RANGE) == rates.evaluate(X_RANGE) == free)
+    shown.select_option("#axis", "time")
+    wait_until(lambda: loss.evaluate(X_RANGE) != free)
+    lanes, before = shown.locator("#lanes"), shown.locator("#lanes").evaluate(X_RANGE)
+    zoom_in(shown, loss)
+    wait_until(lambda: lanes.evaluate(X_RANGE) == pytest.approx(loss.evaluate(X_RANGE)) != before)
+    assert rates.evaluate(X_RANGE) == loss.evaluate(X_RANGE)
+    shown.select_option("#axis", "step")
+    wait_until(lambda: loss.evaluate(X_RANGE) == rates.evaluate(X_RANGE) == free)
+    opened.check_quiet()
+
+
+@pytest.mark.parametrize(
+    ("finding", "step", "module"),
+    [
+        ({"module": "head", "step": None, "rank": None}, 1, "head"),
+        ({"module": "head.weight", "step": 9_999, "rank": 0}, 10, "head"),
+        ({"module": "head", "step": 4, "rank": 0}, 4, "head"),
+        ({"module": "", "step": None, "rank": 0}, 1, ""),
+        ({"module": "", "step": 5, "rank": None}, 5, ""),
+        ({"module": "", "step": 5, "rank": 7}, None, ""),
+        ({"module": "", "step": None, "rank": None}, None, ""),
+    ],
+)
+def test_a_finding_leads_to_the_tensors_of_what_is_known_of_it(
+    opened: Watched, client: Client, finding: dict[str, Any], step: int | None, module: str
+) -> None:
+    def send_finding(route: Route) -> None:
+        found = route.fetch().json()
+        about = client.ask("/runs/two_ranks/overview")["findings"][0]
+        route.fulfill(json={**found, "findings": [{**about, **finding, "id": "TD-N001"}]})
+
+    opened.page.route("**/api/**/overview", send_finding)
+    shown = opened.show("/runs/captured/overview")
+    expect(shown.locator(".explanation summary")).to_be_visible()
+    link = shown.locator(".jumps a", has_text="Captured tensors")
+    if step is None:
+        shown.wait_for_timeout(500)
+        return expect(link).to_have_count(0)
+    expect(link).to_have_text("Captured tensors" + ("" if step == finding["step"] else f" of step {step}"))
+    link.click()
+    expect(shown.locator("h2").first).to_contain_text(f"step {step}")
+    sought = shown.locator(".tensor.sought")
+    expect(sought.first if module else shown.locator(".tensor").first).to_be_in_viewport()
+    assert all(
+        (path or "").startswith(module) for path in sought.evaluate_all("all => all.map(one => one.dataset.path)")
+    )
+    assert bool(module) == bool(sought.count())
+    opened.check_quiet()
+    return None
+
+
+def test_the_step_of_a_finding_is_framed_in_its_trace(opened: Watched, client: Client, runs_folder: Path) -> None:
+    data = client.ask("/runs/profiled/traces/page")
+    steps = {one["number"]: one for one in data["lanes"][0]["steps"] if one["number"] is not None}
+    wanted = sorted(steps)[len(steps) // 2]
+    (written,) = (runs_folder / "profiled").glob("rank0000/traces/*.json.gz")
+    file = written.relative_to(runs_folder / "profiled").as_posix()
+    shown = opened.show(f"/runs/profiled/traces?file={file}&step={wanted}")
+    expect(shown.locator("#lanes-note")).to_contain_text(f"Step {wanted} is framed.")
+    frames = "one => one.layout.shapes.filter(shape => shape.type === 'rect').map(shape => [shape.x0, shape.x1])"
+    (frame,) = shown.locator("#lanes").evaluate(frames)
+    assert frame == pytest.approx([steps[wanted]["start_ms"], steps[wanted]["start_ms"] + steps[wanted]["length_ms"]])
+    expect(shown.locator("#lanes .annotation-text", has_text=f"step {wanted}")).to_have_count(1)
+    shown = opened.show(f"/runs/profiled/traces?file={file}&step=99999")
+    assert shown.locator("#lanes").evaluate(frames) == []
+    opened.check()
+
+
+def test_quiet_ranks_are_named_and_their_ages_grow(opened: Watched) -> None:
+    silent = "nothing came from it for 60 s"
+
+    def send_ranks(route: Route) -> None:
+        found = route.fetch().json()
+        for rank in found["ranks"]:
+            rank |= {"last_seen_s": 60 * rank["rank"] + 2, "quiet": silent if rank["rank"] else "", "state": "running"}
+        route.fulfill(json={**found, "state": "running", "quiet": [1]})
+
+    opened.page.route("**/api/**/ranks", send_ranks)
+    opened.page.route("**/events", lambda route: route.fulfill(content_type="text/event-stream", body=": nothing\n\n"))
+    shown = opened.show("/runs/two_ranks/ranks")
+    expect(shown.locator("#quiet")).to_contain_text("Quiet: rank 1 at step 40, last seen 6")
+    cells = shown.locator("#content table").first.locator("tbody tr td:nth-child(4)")
+    before = [int(text.split()[0]) for text in cells.all_inner_texts()]
+    assert before[0] < 10 < 60 < before[1]
+    wait_until(lambda: [int(text.split()[0]) for text in cells.all_inner_texts()] >= [age + 2 for age in before])
+    assert json.dumps(opened.complaints) == "[]"
