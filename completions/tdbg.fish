@@ -236,6 +236,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-R008	replicas drift apart'
     printf '%s\n' 'TD-R009	ranks train on the same data'
     printf '%s\n' 'TD-R010	a slow rank keeps the others waiting'
+    printf '%s\n' 'TD-R011	ranks draw the same random numbers for their data'
     printf '%s\n' 'TD-S001	learning-rate spike'
     printf '%s\n' 'TD-S002	learning rate zero or negative'
     printf '%s\n' 'TD-S003	scheduler steps before the optimizer'

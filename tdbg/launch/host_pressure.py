@@ -2,7 +2,7 @@
 
 Every few seconds, and ever more seldom as the run gets longer, a line of JSON goes into ``pressure/HOST-PID.jsonl``: pressure
 stall information, the CPU quota and how long it throttled, other processes' CPU time, memory, swap, I/O wait, frequency, and
-the threads of each rank. Nothing is read in a rank. Where the system has no /proc or /sys (macOS), nothing is written.
+of each rank the threads, and for how long its main thread was ready and had no CPU. Nothing is read in a rank. Where the system has no /proc or /sys (macOS), nothing is written.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ class HostSampler:
         self._pid = pid or os.getpid()
         self._begun = self._due = time.monotonic()
         self._last: Reading | None = None
+        self._cpu_waits_s: dict[int, float] = {}  # rank -> what `System.read_cpu_wait` said last
 
     def sample_if_due(self, ranks: Mapping[int, int]) -> None:
         """Write a sample if it is time. ranks: the process of each rank of this host."""
@@ -56,8 +57,21 @@ class HostSampler:
         last, self._last = self._last, reading
         threads = {rank: self._system.count_threads(pid) for rank, pid in list(ranks.items())[:MOST_RANKS]}
         living = {rank: count for rank, count in threads.items() if count}
+        span_s = reading.t - last.t if last is not None else 0.0
+        waits = self._read_cpu_waits({rank: ranks[rank] for rank in living}, span_s)
         if last is not None and reading.counters and living:
-            self._write({**_compute_rates(last, reading, {self._pid, *ranks.values()}), "threads": living})
+            rates = _compute_rates(last, reading, {self._pid, *ranks.values()})
+            self._write({**rates, "threads": living, **({"cpu_waits": waits} if waits else {})})
+
+    def _read_cpu_waits(self, ranks: Mapping[int, int], span_s: float) -> dict[int, float]:
+        """The part of the time since the last sample in which the main thread of each rank waited for a CPU."""
+        now = {rank: wait_s for rank, pid in ranks.items() if (wait_s := self._system.read_cpu_wait(pid)) is not None}
+        last, self._cpu_waits_s = self._cpu_waits_s, now
+        return {
+            rank: round(min(max(wait_s - last[rank], 0.0) / span_s, 1.0), 3)
+            for rank, wait_s in now.items()
+            if rank in last and span_s > 0
+        }
 
     def _write(self, sample: Mapping[str, object]) -> None:
         line = json.dumps({"t": round(time.time(), 3), **sample}, separators=(",", ":")) + "\n"
@@ -122,6 +136,11 @@ class System:
             if line.startswith("Threads:"):
                 return int(_to_number(line.split()[1]))
         return 0
+
+    def read_cpu_wait(self, pid: int) -> float | None:
+        """Seconds in which the main thread of a process was ready to run and had no CPU; None where it is not known."""
+        words = "".join(self._read_lines(self._proc / str(pid) / "schedstat")[:1]).split()
+        return _to_number(words[1]) / 1e9 if len(words) == 3 else None
 
     @staticmethod
     def _read_lines(path: Path) -> list[str]:

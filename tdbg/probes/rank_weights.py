@@ -39,6 +39,7 @@ class RankWeights(EveryUpdate):
             with a mesh of two dimensions (HSDP) this rank's shards, which other ranks hold as well; and what any other
             dimension of a mesh replicates, as tensor parallelism does with normalisation layers. Of more than 256
             parameters another part at each look after the first eight.
+            Without a wrapper also the same elements of the gradients: ranks that average them by hand have equal ones.
     Emits:  WEIGHTS after each of the first eight steps, every fourth of the opening inspection, and after steps 64, 128,
             256 and so on.
     Cost:   10 us a parameter and look; on an accelerator the checksums come with the step's one copy.
@@ -101,17 +102,26 @@ class RankWeights(EveryUpdate):
             seen.whole = replicas.whole or None
             if names != self._names.get((place, part)):
                 seen.names = self._names[place, part] = names
-            self._read_checksums([data for _, _, data in found], seen, step)
+            is_kept_equal = wrapped or hybrid or replicas.replicated
+            gradients = [] if is_kept_equal else [_sample_gradient(p, data) for _, p, data in found]
+            self._read_checksums([data for _, _, data in found], gradients, seen, step)
 
-    def _read_checksums(self, samples: Sequence[Tensor], seen: WeightChecksums, step: int) -> None:
+    def _read_checksums(
+        self, samples: Sequence[Tensor], gradients: Sequence[Tensor | None], seen: WeightChecksums, step: int
+    ) -> None:
         count = len(samples)
+        given = [gradient for gradient in gradients if gradient is not None]
 
         def emit_checksums(values: list[float]) -> None:
             seen.checksums = join_pieces(values[: 2 * count])
-            seen.norms = [round_number(value) for value in values[2 * count :]]
+            seen.norms = [round_number(value) for value in values[2 * count : 3 * count]]
+            if given:
+                found = iter(join_pieces(values[3 * count :]))
+                seen.gradients = ["" if gradient is None else next(found) for gradient in gradients]
             self.emit(seen, step=step)
 
-        read_values(self.monitor, torch.cat([checksum_pieces(samples), sample_norms(samples)]), emit_checksums)
+        parts = [checksum_pieces(samples), sample_norms(samples), *([checksum_pieces(given)] if given else [])]
+        read_values(self.monitor, torch.cat(parts), emit_checksums)
 
 
 def is_look_due(monitor: "Monitor", step: int) -> bool:
@@ -226,6 +236,14 @@ def _iter_replicated(module: nn.Module, wrapper: Any) -> Iterator[tuple[str, Ten
     for path, parameter in module.named_parameters():
         if path not in ignored and "_flat_param" not in path:
             yield clean_path(path), parameter
+
+
+def _sample_gradient(parameter: Tensor, data: Tensor) -> Tensor | None:
+    """The elements of its gradient that belong to those of the parameter; None without one, or where it is elsewhere."""
+    gradient = parameter.grad
+    if gradient is None or gradient.device != data.device:
+        return None
+    return _sample_elements(gradient)
 
 
 def _sample_elements(parameter: Tensor, *, local: bool = False) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Whether workers of a loader draw the same random numbers: their generators' states at the first fetch."""
+"""Whether workers of a loader, or ranks, draw the same random numbers: their generators' states at the first fetch."""
 
 import multiprocessing
 import os
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tdbg.core.guard import guarded
-from tdbg.core.observations.worker_states import SameRandomState
+from tdbg.core.observations.worker_states import DrawnStates, SameRandomState
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.augmentation.worker_pipe import WorkerPipe
 from tdbg.probes.dataloader.feeds import find_start_method, format_dataset_name, is_in_worker, is_stream
 from tdbg.runtime.listener import LATER_STEPS
+from tdbg.runtime.rerun_alone import count_ranks
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -29,6 +30,8 @@ ADDRESS_ENV = "TDBG_WORKER_PIPE"  # while workers are spawned: where they find t
 MAX_DEPTH = 3  # dataset, transform, part of it
 MAX_OBJECTS = 64
 MAX_SOURCES = 8
+MAX_OWN_LOOKS = 8  # fetches of a process without workers that are looked at until one of them was for training
+MAX_DRAWN = 64  # states that are told at once
 NO_PARTS = (type, ModuleType, FunctionType, MethodType, torch.Tensor)  # nothing inside them is the dataset's
 
 States = dict[str, int]  # source -> checksum of its state
@@ -43,6 +46,7 @@ class _Workers:
     has_init: bool
     told: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)  # worker -> source -> begin, end
     judged: int = 0  # so many had told when they were compared
+    shared: set[int] = field(default_factory=set)  # workers whose states are on record for other ranks
 
     def find_equal(self) -> tuple[str, list[int]] | None:
         """A source whose state was the same in two workers, before and after a fetch that drew from it."""
@@ -54,22 +58,35 @@ class _Workers:
         (source, _, _), workers = max(groups.items(), key=lambda item: len(item[1]), default=(("", 0, 0), []))
         return (source, workers) if len(workers) > 1 else None
 
+    def take_drawn(self) -> list[list[Any]]:
+        """What the workers drew from that told since the last time."""
+        new = self.told.keys() - self.shared
+        self.shared |= new
+        return [row for worker in sorted(new) for row in _list_drawn(self.told[worker])]
+
+
+def _list_drawn(states: dict[str, tuple[int, int]]) -> list[list[Any]]:
+    """Source, state before and state after of each generator that moved."""
+    return [[source, begin, end] for source, (begin, end) in states.items() if begin != end]
+
 
 @PROBES.add
 class WorkerStates(Probe):
     """The states of random generators in DataLoader workers, before and after the first fetch of each.
 
     Reads:  the states of ``random``, ``numpy.random`` and torch, and of generators on a map-style dataset and its
-            transforms. Nothing is drawn.
-    Emits:  SAME once a loader that trains, where two workers went from the same state to the same other one.
-    Cost:   about 0.5 ms in a worker, once; a system call a batch in the opening inspection and its later looks.
+            transforms. Nothing is drawn. Where there are several ranks also in a process without workers.
+    Emits:  SAME once a loader that trains, where two workers went from the same state to the same other one; DRAWN where
+            there are several ranks: what the first fetch of each worker, or of the process, drew from.
+    Cost:   about 0.5 ms in a worker, once; a system call a batch in the opening inspection and its later looks. Without
+            workers 0.5 ms twice, in the first fetch of a training step.
     Limits: workers tell through a pipe, which spawned ones can open on Linux alone; those of a forkserver cannot. Two
             workers that draw different amounts from the same state are not told apart from healthy ones.
     """
 
     name = "worker-states"
     comes_back = LATER_STEPS
-    observations = (SameRandomState,)
+    observations = (SameRandomState, DrawnStates)
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
@@ -82,6 +99,9 @@ class WorkerStates(Probe):
         self._states: States | None = None  # in a worker: before its first fetch
         self._has_fetched = False
         self._last: _Workers | None = None  # whose batch came last
+        self._own_looks = 0  # of this process
+        self._own_drawn: list[list[Any]] = []  # in its last fetch that was looked at
+        self._own_dataset = ""  # whose batch came last, if this process fetched it
 
     def attach(self) -> None:
         self.patch_at(
@@ -101,7 +121,7 @@ class WorkerStates(Probe):
 
     def _workers_begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs.get("loader")
-        if is_in_worker() or loader is None or loader.num_workers < 2:
+        if is_in_worker() or loader is None or not _is_compared(loader.num_workers):
             return
         self._number += 1
         self._pipe.open_pipe()
@@ -111,7 +131,7 @@ class WorkerStates(Probe):
     def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         os.environ.pop(ADDRESS_ENV, None)
         found = args[0]
-        if isinstance(result, Exception) or is_in_worker() or found._num_workers < 2 or is_stream(found):
+        if isinstance(result, Exception) or is_in_worker() or not _is_compared(found._num_workers) or is_stream(found):
             return
         if find_start_method(found) in ("fork", "spawn"):
             has_init = getattr(found, "_worker_init_fn", None) is not None
@@ -120,13 +140,22 @@ class WorkerStates(Probe):
     # in a worker
 
     def _fetch_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-        if self._has_fetched or not is_in_worker():
+        if self._has_fetched:
+            return
+        if not is_in_worker():
+            self._begin_own_fetch(args[0].dataset)
             return
         if not self._pipe.is_open:
             self._find_pipe()
         if self._pipe.is_open:
             self._has_fetched = True
             self._states = read_states(args[0].dataset)
+
+    def _begin_own_fetch(self, dataset: object) -> None:
+        """Of a process without workers, whose draws other ranks' are compared with."""
+        is_due = self._own_looks < MAX_OWN_LOOKS and count_ranks() > 1
+        self._own_looks += is_due
+        self._states, self._own_drawn = read_states(dataset) if is_due else None, []
 
     def _find_pipe(self) -> None:
         """In a spawned worker: the pipe of the process that started it."""
@@ -140,12 +169,14 @@ class WorkerStates(Probe):
         self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
     ) -> None:
         before, self._states = self._states, None
-        info = torch.utils.data.get_worker_info()
-        if before is None or info is None:
+        if before is None:
             return
-        after = read_states(args[0].dataset)
-        moved = {source: [before[source], after[source]] for source in before if source in after}
-        self._pipe.send_message({"loader": self._number, "worker": info.id, "states": moved})
+        after, info = read_states(args[0].dataset), torch.utils.data.get_worker_info()
+        moved = {source: (before[source], after[source]) for source in before if source in after}
+        if info is None:
+            self._own_drawn = _list_drawn(moved)
+        else:
+            self._pipe.send_message({"loader": self._number, "worker": info.id, "states": moved})
 
     # in the process that trains
 
@@ -153,6 +184,8 @@ class WorkerStates(Probe):
         if is_in_worker():
             return
         self._last = self._loaders.get(loader_iter)
+        is_own = loader_iter._num_workers == 0 and not is_stream(loader_iter)
+        self._own_dataset = format_dataset_name(loader_iter._dataset) if is_own and self._own_drawn else ""
         for message in self._pipe.receive_messages():
             found = next((one for one in self._loaders.values() if one.number == message.get("loader")), None)
             worker, states = message.get("worker"), message.get("states")
@@ -160,8 +193,13 @@ class WorkerStates(Probe):
                 found.told[worker] = {str(source): (int(pair[0]), int(pair[1])) for source, pair in states.items()}
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """The last batch was for training: its workers are compared."""
+        """The last batch was for training: its workers are compared, and what was drawn is told to be compared with ranks."""
         found, self._last = self._last, None
+        if self._own_dataset:
+            self._tell_drawn(self._own_dataset, self._own_drawn)
+            self._own_looks, self._own_drawn, self._own_dataset = MAX_OWN_LOOKS, [], ""
+        elif found is not None and count_ranks() > 1:
+            self._tell_drawn(found.dataset, found.take_drawn())
         if found is None or len(found.told) == found.judged:
             return
         found.judged = len(found.told)
@@ -177,6 +215,15 @@ class WorkerStates(Probe):
                     has_init=found.has_init,
                 )
             )
+
+    def _tell_drawn(self, dataset: str, states: list[list[Any]]) -> None:
+        if states:
+            self.emit(DrawnStates(dataset=dataset, states=states[:MAX_DRAWN]))
+
+
+def _is_compared(workers: int) -> bool:
+    """True if there is a worker, and another one or another rank to compare it with."""
+    return workers > 1 or (workers == 1 and count_ranks() > 1)
 
 
 def _is_spawning(loader: Any) -> bool:

@@ -13,6 +13,7 @@ from tdbg.core.rundir import PRESSURE, RunDir
 
 LEAST_SAMPLES = 2  # of a time that is judged
 GROWTH = 1.5
+CPU_WAIT = 0.2  # of the time
 SHOWN = 2
 MOST_SAMPLES = 20_000
 
@@ -72,6 +73,7 @@ def describe_pressure(samples: Sequence[Sample], rank: int, since_t: float, thre
     if len(after) < LEAST_SAMPLES:
         return []
     signs = [
+        *_find_cpu_wait(before, after, rank),
         *_find_threads(before, after, rank, threads_set),
         *_find_signs(before, after),
         *_find_slow_clock(before, after),
@@ -79,6 +81,18 @@ def describe_pressure(samples: Sequence[Sample], rank: int, since_t: float, thre
     if len(signs) > 1 and "wait for a CPU" in signs[-1]:
         del signs[-1]  # the others say why
     return [f"on its host: {', and '.join(signs[:SHOWN])}"] if signs else []
+
+
+def _find_cpu_wait(before: Sequence[Sample], after: Sequence[Sample], rank: int) -> Iterator[str]:
+    """A rank that is ready to run and has no CPU, more than the others and than before: a neighbour, its priority, a quota."""
+    now, was = _find_median_of(after, "cpu_waits", str(rank)), _find_median_of(before, "cpu_waits", str(rank))
+    names = [name for name in _list_ranks(after) if name != str(rank)]
+    others = [wait for name in names if (wait := _find_median_of(after, "cpu_waits", name)) is not None]
+    if now is None or not others:
+        return
+    usual = max(statistics.median(others), was or 0.0)
+    if now - usual >= CPU_WAIT and now >= GROWTH * usual:
+        yield f"rank {rank} waits for a CPU {now:.0%} of the time ({statistics.median(others):.0%} on other ranks)"
 
 
 def _find_signs(before: Sequence[Sample], after: Sequence[Sample]) -> Iterator[str]:
@@ -96,9 +110,9 @@ def _find_signs(before: Sequence[Sample], after: Sequence[Sample]) -> Iterator[s
 
 def _find_threads(before: Sequence[Sample], after: Sequence[Sample], rank: int, threads_set: str) -> Iterator[str]:
     """More threads than CPUs, and many more than before; where nothing was before, than other ranks have."""
-    now, cpus = _find_threads_median(after, str(rank)), _find_median(after, "cpus") or 1.0
-    others = [_find_threads_median(after, name) for name in _list_ranks(after) if name != str(rank)]
-    was = _find_threads_median(before, str(rank))
+    now, cpus = _find_median_of(after, "threads", str(rank)), _find_median(after, "cpus") or 1.0
+    others = [_find_median_of(after, "threads", name) for name in _list_ranks(after) if name != str(rank)]
+    was = _find_median_of(before, "threads", str(rank))
     known = [count for count in ([was] if was is not None else others) if count is not None]
     if now is None or not known:
         return
@@ -119,9 +133,9 @@ def _list_ranks(samples: Sequence[Sample]) -> set[str]:
     return {str(name) for row in samples if isinstance(row.get("threads"), dict) for name in row["threads"]}
 
 
-def _find_threads_median(samples: Sequence[Sample], rank: str) -> float | None:
-    rows = [row["threads"] for row in samples if isinstance(row.get("threads"), dict)]
-    return _find_median(rows, rank)
+def _find_median_of(samples: Sequence[Sample], name: str, rank: str) -> float | None:
+    """The median of a figure that each rank has."""
+    return _find_median([row[name] for row in samples if isinstance(row.get(name), dict)], rank)
 
 
 def _find_median(samples: Sequence[Sample], name: str) -> float | None:

@@ -13,6 +13,8 @@ from tdbg.rules.view import View
 
 GROWTH = 2  # of the distance between two records: the budget doubles it at a time
 
+STOPPED_APART = "the run was told to stop, and its ranks do not wait for each other"
+
 
 @RULES.add
 class UnevenRanks(Rule):
@@ -35,7 +37,8 @@ class UnevenRanks(Rule):
     ended well, its data ran out: use DistributedSampler with drop_last, or the Join context manager.
 
     Thresholds: After a clean end any difference counts. After a failure, or beside a rank that was killed, a
-    difference of 1 step plus twice the largest gap between two records of that rank is ignored.
+    difference of 1 step plus twice the largest gap between two records of that rank is ignored. Where every rank
+    went on until the run was told to stop (Ctrl-C, a signal), it is a note.
     """
 
     code = "TD-R001"
@@ -67,7 +70,10 @@ class UnevenRanks(Rule):
         # Without a failure a rank without steps may have another job (a parameter server): no matter of ours.
         if not uneven and not (missing and view.exit_code and max(steps) > 0):
             return ()
-        return (self._make_uneven_finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0),)
+        finding = self._make_uneven_finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0)
+        if not missing and all(view.find_end_time(one) >= view.stop_t for one in ranks):
+            finding.severity, finding.cause = "info", STOPPED_APART
+        return (finding,)
 
     def _make_uneven_finding(
         self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool

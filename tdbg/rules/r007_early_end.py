@@ -12,6 +12,7 @@ from tdbg.rules.text import clip_text, format_ranks
 from tdbg.rules.view import ProcessView, View, get_signal_name
 
 CLOCK_S = 1.0  # by which the clocks of two hosts may differ
+NOTED_S = 0.3  # so long after a signal it may be noted, on one host
 WAITED_S = 30.0  # without a step, before a rank that was ended from outside counts as one that waited
 # What a collective says when its other side is gone: torch's own classes, and the backends' plain RuntimeErrors.
 OF_COLLECTIVES = re.compile(r"Dist\w*Error")
@@ -144,7 +145,10 @@ def _is_of_collective(crash: Traceback) -> bool:
 def _has_left(view: View, found: ProcessView) -> bool:
     """True for a rank that ended of itself, before the run was told to end."""
     is_left = _has_ended_well(view, found) or _has_vanished(view, found)
-    return is_left and view.find_end_time(found) < view.stop_t - CLOCK_S
+    supervisor = view.info.get("supervisor")
+    host = supervisor.get("host") if isinstance(supervisor, dict) else None
+    margin_s = NOTED_S if host and found.start is not None and found.start.host == host else CLOCK_S
+    return is_left and view.find_end_time(found) < view.stop_t - margin_s
 
 
 def _has_ended_well(view: View, found: ProcessView) -> bool:

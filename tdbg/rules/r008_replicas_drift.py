@@ -20,6 +20,10 @@ ROUNDED_SHARE = 1e-3  # of its norm, by which what tensor parallelism replicates
 LASTING_LOOKS = 2  # in a row that differ
 SHOWN = 3
 LOADED_APART = "ranks that initialised or loaded the model differently"
+BEGAN_APART = (
+    "the ranks began with different weights (another seed, another checkpoint), and the program averages gradients alone",
+    "seed all ranks alike before the model is made, or broadcast the weights of rank 0 before the first step",
+)
 FULLY_SHARD_COPIES_NOTHING = f"{LOADED_APART}: fully_shard copies no weights between replicas"
 REPLICATE_COPIES_NOTHING = f"{LOADED_APART}: replicate() copies no weights between replicas"
 TENSOR_PARALLEL = (
@@ -28,7 +32,16 @@ TENSOR_PARALLEL = (
     "all-reduce these gradients over the tensor-parallel group",
 )
 
-Look = dict[str, tuple[str, Number | None]]  # name of a parameter -> its checksum and norm
+
+class _Seen(NamedTuple):
+    """One parameter: the checksum and norm of its elements, and the checksum of their gradients, if it is known."""
+
+    checksum: str
+    norm: Number | None
+    gradient: str = ""
+
+
+Look = dict[str, _Seen]  # by name
 
 
 @dataclass
@@ -40,6 +53,7 @@ class _Part:
     equal_looks: int = 0  # from the first on, each with other weights than the one before
     weights: frozenset[str] = frozenset()  # checksums of the last look that was equal
     apart: list["_Apart"] = field(default_factory=list)  # looks that differ, since the last equal one
+    averaged: set[str] = field(default_factory=set)  # gradients that were equal on all ranks, whose weights were not
 
 
 @dataclass
@@ -56,22 +70,35 @@ class _Replicas:
     @property
     def is_certain(self) -> bool:
         """True if the ranks are known to be replicas."""
-        return self.wrapped or any(part.equal_looks >= EQUAL_LOOKS for part in self.parts.values())
+        looks = (max(part.equal_looks, len(part.averaged)) for part in self.parts.values())
+        return self.wrapped or any(count >= EQUAL_LOOKS for count in looks)
 
 
 class _Apart(NamedTuple):
     step: int
     names: list[str]  # of the parameters that differ
     looks: dict[int, Look]
+    averaged: list[str]  # those of them whose gradients are equal
 
 
-def _is_apart(look: Iterable[tuple[str, Number | None]], *, is_rounded: bool) -> bool:
+def _is_apart(look: Iterable[_Seen], *, is_rounded: bool) -> bool:
     """True if a parameter differs between ranks. is_rounded: by more than what the order of sums can do."""
-    checksums, norms = zip(*look, strict=True)
+    checksums, norms, _ = zip(*look, strict=True)
     if len(set(checksums)) == 1 or not is_rounded:
         return len(set(checksums)) > 1
     sizes = [float(norm) for norm in norms if isinstance(norm, int | float)]
     return len(sizes) < len(norms) or max(sizes) - min(sizes) > ROUNDED_SHARE * max(sizes)
+
+
+def _read_rows(seen: WeightChecksums) -> Iterable[_Seen]:
+    gradients = seen.gradients or [""] * len(seen.checksums)
+    return map(_Seen, seen.checksums, seen.norms, gradients)
+
+
+def _has_equal_gradients(look: Iterable[_Seen]) -> bool:
+    """True if a parameter's gradients are equal on all ranks."""
+    gradients = {seen.gradient for seen in look}
+    return len(gradients) == 1 and "" not in gradients
 
 
 @RULES.add
@@ -85,7 +112,9 @@ class ReplicasDrift(Rule):
     must be equal at every check. Of what any other dimension of a device mesh replicates (the norms of a
     tensor-parallel model) the norms of the sampled elements may differ by 0.1 %. Without such a wrapper
     (gradients averaged by hand) ranks count as replicas once they were equal in three consecutive checks, with
-    weights that changed in between. It speaks when they differ in two consecutive checks, or in the last one.
+    weights that changed in between, or once the gradients of a parameter were equal in three checks while its
+    values were not: such ranks began with different weights. It speaks when they differ in two consecutive
+    checks, or in the last one.
 
     Why it matters: DDP averages gradients and never compares weights. Once they differ, each rank trains
     another model, the average fits none of them, and the checkpoint of rank 0 is one of several. The loss may
@@ -100,8 +129,9 @@ class ReplicasDrift(Rule):
     `DistributedDataParallel` was made, which has no hooks on them; `no_sync` around the last backward of a
     step. Differences from the first look on: weights initialised or loaded after the wrapper was made; with
     `fully_shard` and `replicate`, which copy nothing between replicas, ranks that drew their weights from
-    different seeds. With sequence parallelism the gradients of norms are parts, which must be summed over the
-    tensor-parallel ranks.
+    different seeds, and so with gradients that the program averages itself: seed all ranks alike before the
+    model is made, or broadcast the weights of rank 0. With sequence parallelism the gradients of norms are
+    parts, which must be summed over the tensor-parallel ranks.
 
     Thresholds: Any difference; 0.1 % of the norm for parameters that another mesh dimension replicates.
     Parameters that every dimension of their mesh shards, those that DDP ignores, and modules with a local SGD
@@ -129,7 +159,7 @@ class ReplicasDrift(Rule):
             return ()
         place = process.label, seen.module, seen.look_part or 0
         names = self._names[place] = seen.names or self._names.get(place, [])
-        look = dict(zip(names, zip(seen.checksums, seen.norms, strict=False), strict=False))
+        look = dict(zip(names, _read_rows(seen), strict=False))
         found: list[Finding] = []
         for key, step, looks in self._looks.collect_rank(process, seen.group, seen.module, seen.step, look):
             replicas = self._replicas[key]
@@ -160,7 +190,9 @@ class ReplicasDrift(Rule):
             if name in common and _is_apart((look[name] for look in looks.values()), is_rounded=replicas.replicated)
         ]
         if differing:
-            part.apart.append(_Apart(step, differing, looks if not part.apart else {}))
+            averaged = [name for name in differing if _has_equal_gradients(look[name] for look in looks.values())]
+            part.apart.append(_Apart(step, differing, looks if not part.apart else {}, averaged))
+            part.averaged |= {" ".join(first[name].gradient for name in averaged)} if averaged else set()
             replicas.apart_looks += 1
             return
         weights = frozenset(look[name][0] for name in common for look in looks.values())
@@ -180,12 +212,14 @@ class ReplicasDrift(Rule):
     def _make_drift_finding(self, key: GroupKey, replicas: _Replicas) -> Finding:
         part = min((one for one in replicas.parts.values() if one.apart), key=lambda one: one.apart[0].step)
         first = part.apart[0]
-        name = first.names[0]
+        began_apart = not replicas.wrapped and part.equal_step is None and bool(first.averaged)
+        names = first.averaged if began_apart else first.names
+        name = names[0]
         by_checksum: defaultdict[str, list[int]] = defaultdict(list)
         for rank in sorted(first.looks):
             by_checksum[first.looks[rank][name][0]].append(rank)
         sides = [format_ranks(ranks) for ranks in by_checksum.values()]
-        plain = [one.rpartition(" [")[0] for one in first.names]
+        plain = [one.rpartition(" [")[0] for one in names]
         differ = "differs" if len(plain) == 1 else "differ"
         total = len(first.looks[key.ranks[0]])
         since, cause = f"since step {first.step}, equal until step {part.equal_step}", "a rank does what others do not"
@@ -201,6 +235,8 @@ class ReplicasDrift(Rule):
                 cause = REPLICATE_COPIES_NOTHING if replicas.whole else FULLY_SHARD_COPIES_NOTHING
             if replicas.replicated:
                 cause = LOADED_APART
+            if began_apart:
+                cause, try_next = BEGAN_APART
         elif replicas.replicated:
             cause, try_next = TENSOR_PARALLEL
         elif replicas.whole:

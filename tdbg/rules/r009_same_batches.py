@@ -112,6 +112,7 @@ class SameBatches(Rule):
     code = "TD-R009"
     title = "ranks train on the same data"
     severity = "warning"
+    leads_to = ("TD-R011",)  # the same data, and then the same draws
     listens = (Start, Observation)
     observes = (BatchChecksums,)
     needs = Needs(observations=(BatchChecksums,), ranks=2)

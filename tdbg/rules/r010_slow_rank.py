@@ -27,6 +27,7 @@ WAITED = 0.5  # of the extra time must be found again as waiting in the others
 WINDOW, HITS = 12, 9  # steps on record, and those of them in which it is the same rank and phase
 BURSTS, BURST_MS, BURST_SHARE = 3, 1000.0, 0.15  # steps, what they add but for the longest, and its part of the time
 ALONE = 0.75  # of all delays
+PAUSE = 2.0  # times the usual delay of a rank: a pause of another one, at its start, counts as no more
 ONSET = 0.25  # of the usual extra time: what is less is noise of before
 GROWTH = 2.0
 LINE_SHARE = 0.1
@@ -36,11 +37,14 @@ AS_SLOW, AS_FAST = (
 )  # of the extra time of the slowest rank: all of a set have more, and no other rank that much
 MAX_LOOKS = 200_000  # of all ranks together: more are thinned out
 
+ANY_PHASE = "any"
+
 NAMES = {
     "data": "in its data loader",
     "forward": "in its forward pass",
     "update": "in its optimizer update",
     "rest": "in code outside of loader, forward pass, backward pass and update",
+    ANY_PHASE: "now in one part of its step, now in another",
 }
 SHOWN = ("loader", "forward", "backward", "update", "other")  # the phases in evidence
 ADVICE = {
@@ -48,6 +52,7 @@ ADVICE = {
     "forward": "look for a branch that this rank alone takes, and at its host: other load, CPU quota, OMP_NUM_THREADS",
     "update": "look for parameters that this rank alone updates, and at its host: other load, CPU quota",
     "rest": "look for what this rank alone does: logging, checkpoints, metrics; do it every Nth step or in a thread",
+    ANY_PHASE: "look at its host: a CPU quota, other load, its priority (nice), more threads than CPUs",
 }
 
 
@@ -70,7 +75,7 @@ class Slow(NamedTuple):
 
     def includes(self, named: "Named | None") -> bool:
         """True if these ranks are among them, in this phase."""
-        return named is not None and self.phase == named.phase and set(named.ranks) <= set(self.ranks)
+        return named is not None and named.phase in (self.phase, ANY_PHASE) and set(named.ranks) <= set(self.ranks)
 
 
 class Named(NamedTuple):
@@ -116,8 +121,10 @@ class _Group:
         """None where adjacent steps show that other ranks are as slow."""
         if named is None or sum(map(len, self.adjacent_ms.values())) < WINDOW * len(named.ranks):
             return named
-        total_ms = sum(map(sum, self.adjacent_ms.values()))
-        return named if sum(sum(self.adjacent_ms[rank]) for rank in named.ranks) >= ALONE * total_ms else None
+        own = [ms for rank in named.ranks for ms in self.adjacent_ms[rank]]
+        most_ms = PAUSE * statistics.median(own) if own else 0.0
+        lost_ms = {rank: sum(min(ms, most_ms) for ms in delays) for rank, delays in self.adjacent_ms.items()}
+        return named if own and sum(lost_ms[rank] for rank in named.ranks) >= ALONE * sum(lost_ms.values()) else None
 
     def thin_out(self) -> None:
         """Keep half of the looks, each for the steps since the one before."""
@@ -180,8 +187,8 @@ class SlowRank(Rule):
     without a collective, and the others take about as much longer where they wait (under
     DistributedDataParallel in the backward pass; where the program averages gradients itself, after it),
     that rank is the cause and they are its victims. It speaks when that is the same rank and phase in 9 of
-    12 steps on record, for a fifth of the step and 5 ms; or where such steps, if seldom, add a second and
-    15 % of the time. Several ranks, half of all at most, that are about as slow while all others are much
+    12 steps on record, for a fifth of the step and 5 ms; or where such steps, if seldom or in one phase now and
+    in another then (as a CPU quota does it), add a second and 15 % of the time. Several ranks, half of all at most, that are about as slow while all others are much
     faster are named together, and with their host if they are all of its ranks. Where samples of that rank's
     host, taken by the supervisor, show something out of the ordinary since it became slow, a line says what: a
     CPU quota, more threads than CPUs, other processes, memory pressure, swap, the disk, a lower CPU frequency.
@@ -353,12 +360,18 @@ class SlowRank(Rule):
                 _format_medians(format_ranks(others), [look.ranks[who] for look in hits for who in others]),
                 f"compared in {format_count(len(compared), 'step')} on record of all ranks",
             ],
-            cause=f"{'this rank has' if is_one else 'these ranks have'} more work {NAMES[phase].replace(' its ', ' the ')}"
-            " than the others, or a slower host",
+            cause=_explain_slowness(phase, is_one=is_one),
             try_next=ADVICE[phase]
             if is_one
             else "look at what these ranks have in common: their host (other load, CPU quota, clock frequency), their data",
         )
+
+
+def _explain_slowness(phase: str, *, is_one: bool) -> str:
+    if phase == ANY_PHASE:
+        return "likely: what runs there is stopped or delayed from outside, whatever it does"
+    who = "this rank has" if is_one else "these ranks have"
+    return f"{who} more work {NAMES[phase].replace(' its ', ' the ')} than the others, or a slower host"
 
 
 def _find_steady(looks: list[_Look]) -> Named | None:
@@ -373,14 +386,23 @@ def _find_steady(looks: list[_Look]) -> Named | None:
 
 
 def _find_bursts(looks: list[_Look]) -> Named | None:
-    lost: defaultdict[Named, list[float]] = defaultdict(list)
-    for look in looks:
-        if look.slow is not None:
-            lost[Named(look.slow.ranks, look.slow.phase)].append(look.steps * look.slow.ms)
-    named = max(lost, key=lambda one: sum(lost[one]), default=None)
-    if named is None or len(looks) < 2 * WINDOW or len(lost[named]) < BURSTS:
+    """The ranks whose delays, in one phase, add much; else those whose delays in whatever phase do, as a quota's."""
+    if len(looks) < 2 * WINDOW:
         return None
-    if sum(lost[named]) < ALONE * sum(map(sum, lost.values())):  # a delay that goes around is nobody's
+    slow = [(look.steps, look.slow) for look in looks if look.slow is not None]
+    return _find_costly(looks, [(Named(one.ranks, one.phase), steps * one.ms) for steps, one in slow]) or _find_costly(
+        looks, [(Named(one.ranks, ANY_PHASE), steps * one.ms) for steps, one in slow]
+    )
+
+
+def _find_costly(looks: list[_Look], delays: list[tuple[Named, float]]) -> Named | None:
+    lost: defaultdict[Named, list[float]] = defaultdict(list)
+    for delayed, ms in delays:
+        lost[delayed].append(ms)
+    named = max(lost, key=lambda one: sum(lost[one]), default=None)
+    if named is None or len(lost[named]) < BURSTS:
+        return None
+    if sum(lost[named]) < ALONE * sum(ms for _, ms in delays):  # a delay that goes around is nobody's
         return None
     longest = max(lost[named])  # one pause is none
     again = sum(lost[named]) - longest

@@ -52,12 +52,14 @@ RANKS = {  # kind -> code, and a part of the first line
     "replaced": ("TD-R008", "3.weight, 3.bias differ between rank 0 and rank 1 from the first look on"),
     "late-init": ("TD-R008", "3.weight differs between rank 0 and rank 1 from the first look on"),
     "by-hand": ("TD-R008", "differ between rank 0 and rank 1 since step 16, equal until step 12"),
+    "other-seed": ("TD-R008", "differ between rank 0 and rank 1 from the first look on, after step 1"),
     "hybrid-init": ("TD-R008", "differ between rank 0 and rank 1 from the first look on"),
     "hybrid-clip": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),
     "split-norms": ("TD-R008", "norm.bias differs between rank 0 and rank 1 since step 2, equal until step 1"),
     "same-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
     "sharded-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
     "flat-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
+    "same-draws": ("TD-R011", "ranks 0-1 draw the same random numbers from torch for NoisySamples"),
 }
 MAY_DIFFER = ("ignored", "local-sgd", "zero", "actors", "two-models", "one-batch", "split-model")
 

@@ -70,6 +70,16 @@ def test_other_processes_are_told_from_the_job(host: Host) -> None:
     assert row["threads"] == {"0": 12}
 
 
+def test_how_long_a_rank_waited_for_a_cpu(host: Host) -> None:
+    rows: list[dict[str, Any]] = []
+    for wait_s in (1, 8, 9):
+        host.write(f"proc/{RANK}/schedstat", f"5000000000 {wait_s * 10**9} 77\n")
+        rows = host.sample()
+    assert [row["cpu_waits"] for row in rows] == [{"0": 0.7}, {"0": 0.1}]
+    host.write(f"proc/{RANK}/schedstat", "odd\n")
+    assert "cpu_waits" not in host.sample()[-1]
+
+
 def test_pressure_swap_memory_and_frequency(host: Host) -> None:
     for seconds in (0, 4):
         for name in ("cpu", "memory", "io"):

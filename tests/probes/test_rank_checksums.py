@@ -123,6 +123,18 @@ def test_a_frozen_parameter_keeps_its_checksum_and_others_change(start_watch: An
     assert [one == other for one, other in zip(first, second, strict=True)] == [False, False, False, True]
 
 
+def test_gradients_are_told_where_no_wrapper_keeps_ranks_equal(start_watch: Any, two_rank_world: None) -> None:
+    first, second, *_ = list_observations(train_model(start_watch, 4), "rank-weights", "WEIGHTS")
+    body, _, head, frozen = first.values["gradients"]
+    assert body and head and frozen == "", "head.bias is frozen"
+    assert second.values["gradients"][0] != body and len(second.values["norms"]) == 4
+
+
+def test_gradients_of_a_wrapped_module_are_nobodys_business(start_watch: Any, two_rank_world: None) -> None:
+    watched = train_model(start_watch, 4, DistributedDataParallel)
+    assert all("gradients" not in one.values for one in list_observations(watched, "rank-weights", "WEIGHTS"))
+
+
 def test_a_batch_is_told_without_its_scalars(start_watch: Any, two_rank_world: None) -> None:
     batches = [event.values for event in list_observations(train_model(start_watch, 4), "rank-batches", "BATCH")]
     assert [batch["names"] for batch in batches] == [["0"]] * 4

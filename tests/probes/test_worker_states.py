@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 import numpy
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tdbg.probes.augmentation.worker_pipe import WorkerPipe
 from tdbg.probes.worker_states import ADDRESS_ENV, read_states
-from tests.probes.judging import judge_watch
+from tests.probes.judging import judge_watch, list_observations
 
 FEATURES = 8
 Draw = Callable[["Noisy", int], float]
@@ -51,6 +53,13 @@ class Stream(IterableDataset[Any]):
         order = list(range(64))
         self.rng.shuffle(order)
         return ((torch.full((FEATURES,), float(one)), one % 2) for one in order[info.id :: info.num_workers])
+
+
+class StreamOfOne(IterableDataset[Any]):
+    """Draws as it goes."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((torch.full((FEATURES,), random.random()), one % 2) for one in range(64))
 
 
 def run_training(
@@ -141,6 +150,61 @@ HEALTHY: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_healthy_variants_are_no_finding(start_watch: Any, tmp_path: Path, kind: str) -> None:
     data, options = HEALTHY[kind]
     assert run_training(start_watch, data, tmp_path, **options) == []
+
+
+@pytest.fixture
+def two_rank_world() -> Iterator[None]:
+    """A group of two ranks in one process."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+def list_drawn(watch: Any, data: Any, workers: int, *, batches: int = 3) -> list[list[Any]]:
+    """The states that were told for other ranks, of a short training."""
+    watched = watch(max_overhead=None)
+    watched.monitor.inspection.begin_inspection(1.0)
+    model = nn.Linear(FEATURES, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(data, 8, num_workers=workers, multiprocessing_context="fork" if workers else None)
+    for _, (x, y) in zip(range(batches), loader, strict=False):
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    watched.monitor.finish_run()
+    assert not watched.failures
+    return [row for one in list_observations(watched, "worker-states", "DRAWN") for row in one.values["states"]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_what_the_first_fetch_draws_from_is_told_to_other_ranks(
+    start_watch: Any, two_rank_world: None, workers: int
+) -> None:
+    rows = list_drawn(start_watch, Noisy(draw_own, random.Random(0)), workers, batches=6)
+    assert [source for source, _, _ in rows] == ["dataset.transform.rng"] * max(workers, 1), "once of each process"
+    assert all(begin != end for _, begin, end in rows)
+
+
+def test_equal_seeds_give_equal_draws_and_others_do_not(start_watch: Any, two_rank_world: None) -> None:
+    found = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        found.append(list_drawn(start_watch, Noisy(lambda data, index: float(torch.rand(()))), 0))
+    assert [row[0] for row in found[0]] == ["torch"] and found[0] == found[1] != found[2]
+
+
+QUIET: dict[str, Any] = {
+    "a fetch that draws nothing": Noisy(lambda data, index: 0.0, random.Random(0)),
+    "a stream": StreamOfOne(),
+}
+
+
+@pytest.mark.parametrize("kind", QUIET)
+def test_other_ranks_are_told_nothing_of(start_watch: Any, two_rank_world: None, kind: str) -> None:
+    assert list_drawn(start_watch, QUIET[kind], 0) == []
+
+
+def test_one_rank_alone_tells_nobody_what_it_drew(start_watch: Any) -> None:
+    assert list_drawn(start_watch, Noisy(draw_own, random.Random(0)), 0) == []
 
 
 def test_a_process_that_was_not_forked_finds_the_pipe_by_its_address(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""TD-D010, TD-D011, TD-D013, TD-R008, TD-R009: what is concluded from ranges and checksums on record."""
+"""TD-D010, TD-D011, TD-D013, TD-R008, TD-R009, TD-R011: what is concluded from ranges and checksums on record."""
 
 from typing import Any
 
@@ -153,7 +153,32 @@ def test_without_a_wrapper_three_equal_looks_make_replicas(make_stream: Any) -> 
     assert run_ranks(make_stream(), one, other).judge_codes() == ["TD-R008"]
 
 
+def make_apart(rank: str, gradients: str = "g", head: str = "") -> list[Observation]:
+    """Weights of a rank's own in three looks; gradients of the first parameter alone are equal unless told."""
+    return [
+        make_weights(step, f"{rank}{step}", f"h{rank}{step}", gradients=[f"{gradients}{step}", head], **ALONE)
+        for step in (1, 2, 3)
+    ]
+
+
+def test_equal_gradients_of_weights_that_never_were_equal_make_replicas(make_stream: Any) -> None:
+    (finding,) = run_ranks(make_stream(), make_apart("p"), make_apart("q")).judge_stream().findings
+    assert (finding.code, finding.first_step) == ("TD-R008", 1)
+    assert "a differs between rank 0 and rank 1 from the first look on" in finding.title, "b is each rank's own"
+    assert "began with different weights" in finding.cause and "seed all ranks alike" in finding.try_next
+
+
 HEALTHY: dict[str, tuple[list[Observation], ...]] = {
+    "gradients of their own": (make_apart("p", "g"), make_apart("q", "r")),
+    "gradients that never change": tuple(
+        [make_weights(step, f"{rank}{step}", gradients=["0"], **ALONE) for step in (1, 2, 3, 4)] for rank in "pq"
+    ),
+    "no gradients": tuple(
+        [make_weights(step, f"{rank}{step}", gradients=[""], **ALONE) for step in (1, 2, 3, 4)] for rank in "pq"
+    ),
+    "equal gradients in two looks": tuple(
+        [*make_apart(rank)[:2], *make_apart(rank, gradients=rank)[2:]] for rank in "pq"
+    ),
     "equal": (make_agreeing(1, 2, 3), make_agreeing(1, 2, 3)),
     "actors without a wrapper": DIFFER,
     "equal once by chance": ([*make_agreeing(1, **ALONE), *DIFFER[0]], [*make_agreeing(1, **ALONE), *DIFFER[1]]),
@@ -450,3 +475,57 @@ def test_inputs_with_the_values_of_bytes_are_a_note(one_rank: Any, seen: Observa
     run.end_process(rank, len(RUNS))
     found = [(one_rank.code, one_rank.severity) for one_rank in run.judge_stream().findings]
     assert found == ([("TD-D014", "info")] if named else [])
+
+
+def make_drawn(*states: tuple[str, int, int]) -> Observation:
+    values = {"dataset": "Images", "states": [list(state) for state in states]}
+    return Observation(probe="worker-states", part="DRAWN", step=1, text="", values=values)
+
+
+def make_own_batches(rank: int, **values: Any) -> list[Observation]:
+    return [make_batch(step, checksums=[f"{rank}-{step}"], **values) for step in (1, 2, 3)]
+
+
+SAME_DRAW, OWN_DRAW = ("torch", 1, 2), ("dataset.rng", 5, 6)
+
+
+def test_ranks_that_draw_the_same_are_a_note(make_stream: Any) -> None:
+    found = [[*make_own_batches(rank), make_drawn(SAME_DRAW, ("random", rank, rank + 7))] for rank in range(2)]
+    (finding,) = run_ranks(make_stream(), *found).judge_stream().findings
+    assert (finding.code, finding.severity, finding.rank, finding.first_step) == ("TD-R011", "info", 0, 1)
+    assert (
+        finding.title
+        == "ranks 0-1 draw the same random numbers from torch for Images: their samples are augmented alike"
+    )
+    assert finding.cause.startswith("all ranks set the same seed")
+
+
+def test_a_generator_of_the_dataset_is_told_as_such_and_the_other_rank_left_out(make_stream: Any) -> None:
+    group = {"group": [0, 1, 2]}
+    draws = [OWN_DRAW, ("dataset.rng", 5, 9), OWN_DRAW]
+    found = [[*make_own_batches(rank, **group), make_drawn(draw)] for rank, draw in enumerate(draws)]
+    (finding,) = run_ranks(make_stream(), *found).judge_stream().findings
+    assert finding.title.startswith("ranks 0, 2 draw the same random numbers from dataset.rng for Images")
+    assert finding.try_next == "add the rank to the seed of that generator"
+
+
+NO_SHARED_DRAWS: dict[str, dict[str, Any]] = {
+    "own seeds": {"draws": (("torch", 1, 2), ("torch", 3, 4))},
+    "the same state, and other draws": {"draws": (("torch", 1, 2), ("torch", 1, 4))},
+    "parts of one batch": {"is_split": True},
+    "no wrapper": {"wrapped": False},
+    "groups of one rank": {"group": [0]},
+}
+
+
+@pytest.mark.parametrize("kind", NO_SHARED_DRAWS)
+def test_draws_that_may_be_alike_or_are_not_are_no_finding(make_stream: Any, kind: str) -> None:
+    values = dict(NO_SHARED_DRAWS[kind])
+    draws = values.pop("draws", (SAME_DRAW, SAME_DRAW))
+    found = [[*make_own_batches(rank, **values), make_drawn(draw)] for rank, draw in enumerate(draws)]
+    assert run_ranks(make_stream(), *found).judge_codes() == []
+
+
+def test_the_same_draws_of_the_same_data_come_after_it(make_stream: Any) -> None:
+    found = [[*make_same_batches(1, 2, 3), make_drawn(SAME_DRAW)] for _ in range(2)]
+    assert run_ranks(make_stream(), *found).judge_codes() == ["TD-R009", "TD-R011"]

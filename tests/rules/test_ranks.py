@@ -287,6 +287,17 @@ def test_a_program_that_goes_on_evaluating_was_not_stopped(make_stream):
     assert find_first(run, "TD-R002", 1).severity == "error"
 
 
+@pytest.mark.parametrize(("stop_s", "severity"), [(-1.0, "info"), (30.0, "error")])
+def test_ranks_that_the_stop_finds_at_different_steps_are_a_note(make_stream, stop_s, severity):
+    run = make_stream()
+    zero, one = begin_pair(run, (4, 20), well=False)
+    ended_t = run.t
+    for folder, steps in ((zero, 4), (one, 20)):
+        run.end_process(folder, steps)
+    run.run.update_info(stop_times=[ended_t + stop_s])
+    assert find_first(run, "TD-R001", 1).severity == severity
+
+
 def make_crash(step: int = 3, **more) -> Traceback:
     lines = [
         "Traceback (most recent call last):",
@@ -732,6 +743,20 @@ def test_no_early_end_after_the_stop(make_stream, stop, told):
     emit_left_alone(run)
     stop_t = run.t + 1.5 if stop == "after" else begun
     run.run.update_info(stop_times=[stop_t])
+    assert ("TD-R007" in run.judge_codes(1)) == told
+
+
+@pytest.mark.parametrize(("host", "told"), [(HOST, True), ("another", False)])
+def test_an_end_just_before_the_stop_counts_where_one_clock_tells_both(make_stream, host, told):
+    """Ctrl-C half a second after a rank has left."""
+    run = make_stream()
+    zero, one = begin_pair(run, (9, 9), well=False)
+    run.end_process(one, 9)
+    left_t = run.t
+    crash = Traceback(exception="RuntimeError", message=LOST, where="train.py:8", how="uncaught", step=9)
+    run.emit_events(zero, crash)
+    run.t = left_t
+    run.run.update_info(stop_times=[left_t + 0.5], supervisor={"host": host})
     assert ("TD-R007" in run.judge_codes(1)) == told
 
 

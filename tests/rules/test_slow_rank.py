@@ -111,6 +111,38 @@ def test_its_course_is_told(make_stream, course, words):
     assert words in find_slow(run)[0].title
 
 
+def test_a_pause_of_another_rank_at_its_start_does_not_hide_the_slow_one(make_stream):
+    """As on a busy machine: one long delay of rank 1, and some small ones."""
+
+    def draw_delay(step: int, rank: int) -> tuple[str, float]:
+        if rank == 1:
+            return "rest", {3: 900.0, 6: 40.0, 9: 30.0}.get(step, 0.0)
+        return "forward", 30.0 * (step >= 20)
+
+    (found,) = find_slow(play_ranks(make_stream(), draw_delay, steps=60))
+    assert found.rank == 0 and "in its forward pass" in found.title
+
+
+PHASES = ("data", "forward", "rest")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_stopped_now_here_and_now_there_is_named_without_a_phase(make_stream, ranks):
+    """As a CPU quota does it: whatever runs when it is used up takes longer."""
+    run = play_ranks(
+        make_stream(), lambda step, rank: (PHASES[step % 3], 75.0 * (rank == 1 and step > 20)), ranks=ranks, steps=90
+    )
+    (found,) = find_slow(run)
+    assert found.rank == 1 and 18 <= found.first_step <= 22
+    assert found.title.startswith("rank 1 is slow now in one part of its step, now in another, and ")
+    assert "from outside" in found.cause and "CPU quota" in found.try_next
+
+
+def test_stops_of_all_ranks_in_turns_are_nobodys(make_stream):
+    run = play_ranks(make_stream(), lambda step, rank: (PHASES[step % 3], 75.0 * (step // 3 % 2 == rank)), steps=90)
+    assert find_slow(run) == []
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("noise", [0.1, 0.5, 1.0])
 def test_equal_ranks_are_left_alone(make_stream, ranks, noise):

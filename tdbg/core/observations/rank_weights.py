@@ -28,6 +28,10 @@ class WeightChecksums(Observed):
     names: list[str] | None = doc("names and shapes of the parameters; given when they change")
     checksums: list[str] = doc("checksum of 64 elements of each", factory=list)
     norms: list[Number | None] = doc("norm of the same elements", factory=list)
+    gradients: list[str] | None = doc(
+        "checksum of the same elements of each gradient as the next update gets it, empty for a parameter without one; left"
+        " out where DDP, FSDP2 or a mesh keeps the parameters equal"
+    )
 
     def text(self) -> str:
         """How many parameters, and of whom."""

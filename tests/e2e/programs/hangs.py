@@ -32,19 +32,19 @@ class LoopLeft(Exception):
 
 
 def fall_asleep(seconds: float) -> None:
-    time.sleep(3600)
+    time.sleep(3600)  # planted: sleep
 
 
 def wait_for_lock(seconds: float) -> None:
     lock = threading.Lock()
     lock.acquire()
-    lock.acquire()
+    lock.acquire()  # planted: lock
 
 
 def read_pipe(seconds: float) -> None:
     path = Path(tempfile.mkdtemp()) / "pipe"
     os.mkfifo(path)
-    path.read_bytes()
+    path.read_bytes()  # planted: disk
 
 
 def receive_nothing(seconds: float) -> None:

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 KIND, FAULTY = sys.argv[1], sys.argv[2] == "fault"
-ALONE = ("by-hand", "actors", "two-models")  # without DistributedDataParallel
+ALONE = ("by-hand", "other-seed", "actors", "two-models")  # without DistributedDataParallel
 FEATURES, CLASSES = 16, 4
 
 
@@ -30,6 +30,20 @@ def make_samples(count: int = 1280) -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(count, FEATURES, generator=generator)
     return TensorDataset(x, (x @ torch.randn(FEATURES, CLASSES, generator=generator)).argmax(1))
+
+
+class NoisySamples(Dataset[tuple[Tensor, Tensor]]):
+    """Samples with noise that is drawn anew each time."""
+
+    def __init__(self, data: TensorDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y = self.data[index]
+        return x + 0.1 * torch.randn(FEATURES), y
 
 
 def average_by_hand(model: nn.Module) -> None:
@@ -125,6 +139,9 @@ def wrap_model(body: nn.Sequential) -> nn.Module:
 def list_batches() -> Iterable[tuple[Tensor, Tensor]]:
     """What the rank trains on."""
     data: Dataset[tuple[Tensor, Tensor]] = make_samples()
+    if KIND == "same-draws":
+        torch.manual_seed(5 if FAULTY else dist.get_rank())
+        data = NoisySamples(make_samples())
     if KIND == "one-batch":  # overfit on purpose
         return [make_samples()[:16]] * 40
     if (KIND.endswith("-data") and FAULTY) or KIND.startswith("split-"):
@@ -137,7 +154,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     replica = 2 * rank // dist.get_world_size()
-    torch.manual_seed(rank if KIND == "actors" else replica if KIND == "hybrid-init" and FAULTY else 0)
+    has_own_seed = KIND == "actors" or (KIND == "other-seed" and FAULTY)
+    torch.manual_seed(rank if has_own_seed else replica if KIND == "hybrid-init" and FAULTY else 0)
     width = 32 + 8 * rank if KIND == "two-models" else 32
     body = nn.Sequential(nn.Linear(FEATURES, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, CLASSES))
     if KIND == "split-model":
@@ -150,7 +168,7 @@ def main() -> None:
         optimizer.zero_grad()
         past = KIND == "past-wrapper" and FAULTY and step % 10 == 0
         nn.functional.cross_entropy((body if past else model)(x), y).backward()
-        if KIND == "by-hand" and not (FAULTY and step == 14):
+        if KIND == "other-seed" or (KIND == "by-hand" and not (FAULTY and step == 14)):
             average_by_hand(model)
         if KIND == "clip" and FAULTY and rank == 0 and step >= 10:
             nn.utils.clip_grad_norm_(model.parameters(), 0.01)

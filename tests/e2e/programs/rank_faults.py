@@ -2,76 +2,48 @@
 
 rank_faults.py KIND [--rank RANK] [--by torchrun|spawn|fabric] [--nprocs N] [--steps N]
 
-KIND: a name of FAULTS or HEALTHY. RANK (1) is at fault. --by: who starts the ranks; torchrun already has. Without a fault
-a step takes some 12 milliseconds. Shapes: B batch, F features.
+KIND: a fault of this file, or what is healthy in rank_twins.py. RANK (1) is at fault. --by: who starts the ranks; torchrun
+already has. Without a fault a step takes some 12 milliseconds, or 27 where it needs CPU time. Where a fault begins, RANK
+prints a line. A line that a fault is to be named with has a comment that says so.
 """
 
 import argparse
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 
+import rank_twins
 import torch
 import torch.distributed as dist
 from common import leave_group, print_fact
-from hangs import LoopLeft, StepOver, compute_long, evaluate_long, fall_asleep, read_pipe, save_long, wait_for_lock
-from slow_ranks import burn_time, save_checkpoint
+from hangs import LoopLeft, StepOver, fall_asleep, read_pipe, wait_for_lock
+from rank_job import AT, BATCH, EXTRA_MS, STEP_MS, Block, Job, Samples
+from slow_ranks import average_by_hand, burn_time, save_checkpoint
 from torch import Tensor, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-AT, FEATURES, BATCH = 20, 16, 8
-STEP_MS, EXTRA_MS, PAUSE_S = 10.0, 40.0, 20.0
-
-
-class Samples(Dataset[Tensor]):
-    """Random rows, other ones on each rank; reading one can take longer, or for ever."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        self.count, self.seed = count, seed
-        self.extra_s, self.stuck_at = 0.0, -1
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Tensor:
-        parent = os.getppid()
-        while index == self.stuck_at and os.getppid() == parent:
-            time.sleep(0.2)
-        time.sleep(self.extra_s / BATCH)
-        return torch.randn(FEATURES, generator=torch.Generator().manual_seed(index + 10**6 * self.seed))
-
-
-class Block(nn.Module):
-    """A layer that can take longer."""
-
-    extra_ms = 0.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 4))
-
-    def forward(self, x_BF: Tensor) -> Tensor:
-        burn_time(STEP_MS / 2 + self.extra_ms)
-        out: Tensor = self.layers(x_BF)
-        return out
-
-
-@dataclass
-class Job:
-    """What a rank trains with."""
-
-    rank: int
-    world: int
-    is_guilty: bool
-    body: Block
-    model: nn.Module
-    data: Samples
-    group: "dist.ProcessGroup"  # of all ranks, beside the world's
+PAUSE_S = 20.0
+LOOPS = 600_000  # of counting: some 20 milliseconds of a CPU, so that other load of the machine matters less
+STEPS, STEPS_OF_CPU_TIME = 120, 50
+FILLED_MB, BLOCK_MB = 400, 50
+BUSY_THREADS = 8
+CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
+PERIOD_US, QUOTA_US = 100_000, 10_000
+TRAINED = threading.Event()
+# A neighbour on one CPU, for as long as the process lives that started it.
+NEIGHBOUR = """import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+parent = os.getppid()
+while os.getppid() == parent:
+    sum(range(10_000))
+"""
 
 
 # faults of one step: called by every rank at step 20, before it
@@ -105,24 +77,24 @@ def leave_loop(job: Job) -> None:
 def swap_order(job: Job) -> None:
     """A sum and a broadcast; the guilty rank has them the other way round."""
     calls: list[Callable[[], object]] = [
-        lambda: dist.all_reduce(torch.ones(4)),
-        lambda: dist.broadcast(torch.ones(4), 0),
+        lambda: dist.all_reduce(torch.ones(4)),  # planted: order
+        lambda: dist.broadcast(torch.ones(4), 0),  # planted: order
     ]
     for call in reversed(calls) if job.is_guilty else calls:
         call()
 
 
 def sum_other_shape(job: Job) -> None:
-    dist.all_reduce(torch.ones(400_000 if job.is_guilty else 4))
+    dist.all_reduce(torch.ones(400_000 if job.is_guilty else 4))  # planted: shape
 
 
 def sum_in_other_group(job: Job) -> None:
-    dist.all_reduce(torch.ones(4), group=job.group if job.is_guilty else None)
+    dist.all_reduce(torch.ones(4), group=job.group if job.is_guilty else None)  # planted: group
 
 
 def pause_once(job: Job) -> None:
     if job.is_guilty:
-        time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S)  # planted: pause
 
 
 def exit_quietly(job: Job) -> None:
@@ -137,7 +109,7 @@ def exit_with_error(job: Job) -> None:
 
 def raise_error(job: Job) -> None:
     if job.is_guilty:
-        raise ValueError("planted")
+        raise ValueError("planted")  # planted: raise
 
 
 def kill_itself(job: Job) -> None:
@@ -147,15 +119,62 @@ def kill_itself(job: Job) -> None:
 
 def crash_natively(job: Job) -> None:
     if job.is_guilty:
-        os.kill(os.getpid(), signal.SIGSEGV)
+        os.kill(os.getpid(), signal.SIGSEGV)  # planted: segfault
 
 
 def run_out_of_memory(job: Job) -> None:
     if job.is_guilty:
-        torch.empty(2**50, dtype=torch.uint8)
+        torch.empty(2**50, dtype=torch.uint8)  # planted: memory
 
 
-# faults that last: called before every step from step 20 on
+# slowness that begins once, and lasts
+
+
+def give_way(job: Job) -> None:
+    """From now on this rank shares its CPU with a neighbour that comes first."""
+    if job.is_guilty:
+        cpus = sorted(os.sched_getaffinity(0))
+        cpu = cpus[job.rank % len(cpus)]
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", NEIGHBOUR, str(cpu)])  # before this rank is nice
+        os.sched_setaffinity(0, {cpu})
+        os.nice(6)
+
+
+def limit_cpu(job: Job) -> None:
+    """From now on this rank may use a tenth of a CPU. The control group is removed by whoever runs the table."""
+    if job.is_guilty:
+        folder = CPU_GROUPS / f"tdbg-table-{os.getpid()}"
+        folder.mkdir()
+        (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (folder / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
+        (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def fill_memory(job: Job) -> None:
+    """Memory fills up, and the process is killed: by itself, in the place of the kernel, which would need a control group."""
+    if job.is_guilty:
+        kept = [torch.ones(BLOCK_MB * 10**6, dtype=torch.uint8) for _ in range(FILLED_MB // BLOCK_MB)]
+        print_fact("filled", mb=BLOCK_MB * len(kept))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def multiply() -> None:
+    """Keep a processor busy outside of Python."""
+    matrix = torch.randn(400, 400)
+    while not TRAINED.is_set():
+        matrix = nn.functional.normalize(matrix @ matrix)
+
+
+def start_pool(job: Job) -> None:
+    """A pool as large as the machine, on a rank that is bound to one CPU."""
+    if job.is_guilty:
+        cpus = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cpus[job.rank % len(cpus)]})
+        for _ in range(BUSY_THREADS):
+            threading.Thread(target=multiply, daemon=True).start()
+
+
+# faults of many steps: called before every step from step 20 on
 
 
 def slow_loader(job: Job, step: int) -> None:
@@ -182,38 +201,6 @@ def busy_threads(job: Job, step: int) -> None:
             threading.Thread(target=burn_time, args=(1e9,), daemon=True).start()
 
 
-# what is healthy, and looks alike
-
-
-def save_for_long(job: Job) -> None:
-    if job.is_guilty:
-        save_long(6.0)
-
-
-def compute_for_long(job: Job) -> None:
-    if job.is_guilty:
-        compute_long(6.0)
-
-
-def evaluate_for_long(job: Job) -> None:
-    if job.is_guilty:
-        evaluate_long(6.0)
-
-
-def all_slow(job: Job, step: int) -> None:
-    job.body.extra_ms = EXTRA_MS
-
-
-def slow_in_turns(job: Job, step: int) -> None:
-    job.body.extra_ms = EXTRA_MS * (step % job.world == job.rank)
-
-
-def log_on_one(job: Job, step: int) -> None:
-    """What a rank does besides, too little to matter."""
-    if job.is_guilty and step % 25 == 0:
-        time.sleep(0.03)
-
-
 ONCE: dict[str, Callable[[Job], None]] = {
     "sleep": sleep_for_ever,
     "lock": lock_for_ever,
@@ -230,9 +217,11 @@ ONCE: dict[str, Callable[[Job], None]] = {
     "kill": kill_itself,
     "segfault": crash_natively,
     "memory": run_out_of_memory,
-    "saves": save_for_long,
-    "computes": compute_for_long,
-    "evaluates": evaluate_for_long,
+    "oom-kill": fill_memory,
+    "nice": give_way,
+    "quota": limit_cpu,
+    "pool": start_pool,
+    **rank_twins.ONCE,
 }
 LASTING: dict[str, Callable[[Job, int], None]] = {
     "slow-data": slow_loader,
@@ -240,25 +229,42 @@ LASTING: dict[str, Callable[[Job, int], None]] = {
     "growing": slow_growing,
     "checkpoints": slow_checkpoints,
     "threads": busy_threads,
-    "all-slow": all_slow,
-    "in-turns": slow_in_turns,
-    "logs": log_on_one,
+    **rank_twins.LASTING,
 }
-SILENT = ("loader", "weights", "data", "hooks")
-HEALTHY = ("none", "saves", "computes", "evaluates", "all-slow", "in-turns", "logs")
+SILENT = ("loader", "weights", "data", "hooks", "seeds", "same-noise")  # from the start
+SILENT_TWINS = ("none", "own-head", "accumulates", "by-hand", "own-noise")
+OF_CPU_TIME = ("nice", "quota", "pool", "all-nice", "pools-alike")  # a step's work needs CPU time
+BY_HAND = ("seeds", "by-hand")  # gradients are averaged by the program
+NOISY = ("same-noise", "own-noise")
 
 
-def make_job(options: argparse.Namespace, wrap: Callable[[nn.Module], nn.Module]) -> Job:
+Wrap = Callable[[nn.Module], nn.Module]
+NoSync = Callable[[nn.Module], contextlib.AbstractContextManager[None]]
+
+
+def make_body(options: argparse.Namespace, *, is_guilty: bool) -> Block:
+    torch.manual_seed(1 if options.kind == "seeds" and is_guilty else 0)
+    body = Block()
+    body.loops = LOOPS * (options.kind in OF_CPU_TIME)
+    if options.kind == "own-head":  # a part of the model that each rank has for itself
+        names = ["layers.2.weight", "layers.2.bias"]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(body, names)
+        nn.init.constant_(body.layers[2].bias, dist.get_rank())  # type: ignore[arg-type]
+    return body
+
+
+def make_job(options: argparse.Namespace, wrap: Wrap, no_sync: NoSync) -> Job:
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)
-    body, is_guilty = Block(), rank == options.rank
-    data = Samples(BATCH * options.steps, 0 if options.kind == "data" else rank)
+    is_guilty = rank == options.rank
+    body = make_body(options, is_guilty=is_guilty)
+    data = Samples(BATCH * options.steps, 0 if options.kind == "data" else rank, noisy=options.kind in NOISY)
     if options.kind == "loader" and is_guilty:
         data.stuck_at = BATCH * (AT - 1)
-    model = wrap(body)
+    model = body if options.kind in BY_HAND else wrap(body)
     if options.kind == "weights" and is_guilty:
         nn.init.constant_(body.layers[0].weight, 0.01)  # type: ignore[arg-type]
-    return Job(rank, world, is_guilty, body, model, data, dist.new_group())
+    torch.manual_seed(rank if options.kind == "own-noise" else 0)
+    return Job(rank, world, is_guilty, body, model, data, dist.new_group(), lambda: no_sync(model))
 
 
 def train(options: argparse.Namespace, job: Job, backward: Callable[[Tensor], object]) -> None:
@@ -274,20 +280,36 @@ def train(options: argparse.Namespace, job: Job, backward: Callable[[Tensor], ob
             break
         if lasting is not None and step >= AT:
             lasting(job, step)
-        called = job.body if options.kind == "hooks" else job.model  # a step that goes around DDP
-        loss = nn.functional.cross_entropy(called(x_BF), x_BF[:, :4].argmax(1))
-        optimizer.zero_grad()
-        backward(loss)
-        optimizer.step()
-        burn_time(STEP_MS / 2)
-    dist.barrier()
+        if options.kind == "loads" and step > AT:
+            job.data.extra_s = 0.0
+        take_step(options.kind, job, optimizer, backward, x_BF)
+        if job.is_guilty and step == AT - 1:
+            print_fact("fault", rank=job.rank)
+    TRAINED.set()
+    dist.barrier()  # planted: skip, leave
     print_fact("done", rank=job.rank)
+
+
+def take_step(
+    kind: str, job: Job, optimizer: torch.optim.Optimizer, backward: Callable[[Tensor], object], x_BF: Tensor
+) -> None:
+    called = job.body if kind == "hooks" else job.model  # a step that goes around DDP
+    optimizer.zero_grad()
+    for part_BF in x_BF.chunk(2) if kind == "accumulates" else [x_BF]:
+        is_first = kind == "accumulates" and part_BF.data_ptr() == x_BF.data_ptr()
+        with job.no_sync() if is_first else contextlib.nullcontext():
+            backward(nn.functional.cross_entropy(called(part_BF), part_BF[:, :4].argmax(1)))
+    if kind in BY_HAND:
+        average_by_hand(job.body)
+    optimizer.step()
+    burn_time(STEP_MS / 2)
 
 
 def run_training(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    train(options, make_job(options, DistributedDataParallel), Tensor.backward)
+    job = make_job(options, DistributedDataParallel, lambda model: model.no_sync())  # type: ignore[operator]
+    train(options, job, Tensor.backward)
     leave_group()
 
 
@@ -303,18 +325,20 @@ def run_with_fabric(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     fabric = Fabric(accelerator="cpu", devices=options.nprocs, strategy="ddp")
     fabric.launch()
-    train(options, make_job(options, fabric.setup_module), fabric.backward)
+    job = make_job(options, fabric.setup_module, fabric.no_backward_sync)
+    train(options, job, Tensor.backward if options.kind in BY_HAND else fabric.backward)
     leave_group()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=(*ONCE, *LASTING, *SILENT, "none"))
+    parser.add_argument("kind", choices=(*ONCE, *LASTING, *SILENT, *SILENT_TWINS))
     parser.add_argument("--rank", type=int, default=1)
     parser.add_argument("--by", choices=("torchrun", "spawn", "fabric"), default="torchrun")
     parser.add_argument("--nprocs", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int)
     options = parser.parse_args()
+    options.steps = options.steps or (STEPS_OF_CPU_TIME if options.kind in OF_CPU_TIME else STEPS)
     if options.by == "torchrun":
         run_training(options)
     elif options.by == "fabric":

@@ -27,8 +27,8 @@ FROM, FEATURES = 20, 16
 def burn_time(ms: float) -> None:
     """Keep the processor busy."""
     end = time.perf_counter() + ms / 1e3
-    while time.perf_counter() < end:
-        sum(range(200))
+    while time.perf_counter() < end:  # planted: slow-forward, growing
+        sum(range(200))  # planted: slow-forward, growing
 
 
 class Samples(Dataset[Tensor]):
@@ -77,7 +77,7 @@ def save_checkpoint(model: nn.Module, ms: float) -> None:
     """A checkpoint to a slow disk."""
     path = Path(tempfile.gettempdir()) / f"checkpoint-{os.getpid()}.pt"
     torch.save(model.state_dict(), path)
-    time.sleep(ms / 1e3)
+    time.sleep(ms / 1e3)  # planted: checkpoints
     path.unlink()
 
 
