@@ -238,12 +238,16 @@ def _iter_replicated(module: nn.Module, wrapper: Any) -> Iterator[tuple[str, Ten
             yield clean_path(path), parameter
 
 
+TELLING_ELEMENTS = 16  # fewer are equal by chance: under an absolute error a bias has one of few gradients
+
+
 def _sample_gradient(parameter: Tensor, data: Tensor) -> Tensor | None:
     """The elements of its gradient that belong to those of the parameter; None without one, or where it is elsewhere."""
     gradient = parameter.grad
     if gradient is None or gradient.device != data.device:
         return None
-    return _sample_elements(gradient)
+    found = _sample_elements(gradient)
+    return found if found is not None and found.numel() >= TELLING_ELEMENTS else None
 
 
 def _sample_elements(parameter: Tensor, *, local: bool = False) -> Tensor | None:

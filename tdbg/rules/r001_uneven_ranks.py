@@ -9,11 +9,20 @@ from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import format_ranks
-from tdbg.rules.view import View
+from tdbg.rules.view import ProcessView, View
 
 GROWTH = 2  # of the distance between two records: the budget doubles it at a time
 
+STILL_S = 5.0  # without a record, before a rank that was told to stop counts as one that stood still
 STOPPED_APART = "the run was told to stop, and its ranks do not wait for each other"
+
+
+def _steps_until(view: View, found: ProcessView, stop_t: float) -> bool:
+    """True if a rank lived, and made steps, until the run was told to stop."""
+    if found.last is None or found.start is None or view.find_end_time(found) < stop_t:
+        return False
+    step_s = (found.last.t - found.start.t) / max(found.last.step, 1)
+    return found.last.t >= stop_t - max(STILL_S, (1 + GROWTH * found.gap) * step_s)
 
 
 @RULES.add
@@ -38,7 +47,8 @@ class UnevenRanks(Rule):
 
     Thresholds: After a clean end any difference counts. After a failure, or beside a rank that was killed, a
     difference of 1 step plus twice the largest gap between two records of that rank is ignored. Where every rank
-    went on until the run was told to stop (Ctrl-C, a signal), it is a note.
+    made steps until the run was told to stop (Ctrl-C, a signal), with 5 s or three times the steps between two of
+    its records since its last one at most, it is a note.
     """
 
     code = "TD-R001"
@@ -71,7 +81,7 @@ class UnevenRanks(Rule):
         if not uneven and not (missing and view.exit_code and max(steps) > 0):
             return ()
         finding = self._make_uneven_finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0)
-        if not missing and all(view.find_end_time(one) >= view.stop_t for one in ranks):
+        if not missing and all(_steps_until(view, one, view.stop_t) for one in ranks):
             finding.severity, finding.cause = "info", STOPPED_APART
         return (finding,)
 

@@ -19,6 +19,7 @@ EQUAL_LOOKS = 3  # without a wrapper: equal and changing in so many consecutive 
 ROUNDED_SHARE = 1e-3  # of its norm, by which what tensor parallelism replicates may differ: ranks compute it themselves
 LASTING_LOOKS = 2  # in a row that differ
 SHOWN = 3
+ALL_ZERO = "0" * 12  # the checksum of zeros
 LOADED_APART = "ranks that initialised or loaded the model differently"
 BEGAN_APART = (
     "the ranks began with different weights (another seed, another checkpoint), and the program averages gradients alone",
@@ -96,9 +97,9 @@ def _read_rows(seen: WeightChecksums) -> Iterable[_Seen]:
 
 
 def _has_equal_gradients(look: Iterable[_Seen]) -> bool:
-    """True if a parameter's gradients are equal on all ranks."""
+    """True if a parameter's gradients are equal on all ranks, and not all zero."""
     gradients = {seen.gradient for seen in look}
-    return len(gradients) == 1 and "" not in gradients
+    return len(gradients) == 1 and not gradients & {"", ALL_ZERO}
 
 
 @RULES.add
@@ -235,7 +236,7 @@ class ReplicasDrift(Rule):
                 cause = REPLICATE_COPIES_NOTHING if replicas.whole else FULLY_SHARD_COPIES_NOTHING
             if replicas.replicated:
                 cause = LOADED_APART
-            if began_apart:
+            if not replicas.wrapped:
                 cause, try_next = BEGAN_APART
         elif replicas.replicated:
             cause, try_next = TENSOR_PARALLEL

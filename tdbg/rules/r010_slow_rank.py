@@ -52,7 +52,8 @@ ADVICE = {
     "forward": "look for a branch that this rank alone takes, and at its host: other load, CPU quota, OMP_NUM_THREADS",
     "update": "look for parameters that this rank alone updates, and at its host: other load, CPU quota",
     "rest": "look for what this rank alone does: logging, checkpoints, metrics; do it every Nth step or in a thread",
-    ANY_PHASE: "look at its host: a CPU quota, other load, its priority (nice), more threads than CPUs",
+    ANY_PHASE: "look for what this rank alone does every Nth step (saving, evaluating, logging), and at its host: a CPU"
+    " quota, other load, its priority (nice), more threads than CPUs",
 }
 
 
@@ -187,10 +188,10 @@ class SlowRank(Rule):
     without a collective, and the others take about as much longer where they wait (under
     DistributedDataParallel in the backward pass; where the program averages gradients itself, after it),
     that rank is the cause and they are its victims. It speaks when that is the same rank and phase in 9 of
-    12 steps on record, for a fifth of the step and 5 ms; or where such steps, if seldom or in one phase now and
-    in another then (as a CPU quota does it), add a second and 15 % of the time. Several ranks, half of all at most, that are about as slow while all others are much
-    faster are named together, and with their host if they are all of its ranks. Where samples of that rank's
-    host, taken by the supervisor, show something out of the ordinary since it became slow, a line says what: a
+    12 steps on record, for a fifth of the step and 5 ms; or where such steps, if seldom or in changing phases (as
+    under a CPU quota), add a second and 15 % of the time. Several ranks, half of all at most, that are about as
+    slow while all others are much faster are named together, and with their host if they are all of its ranks.
+    Where samples of that rank's host, taken by the supervisor, show something out of the ordinary since it became slow, a line says what: a
     CPU quota, more threads than CPUs, other processes, memory pressure, swap, the disk, a lower CPU frequency.
 
     Why it matters: Every step takes as long as that of the slowest rank. On N ranks one slow loader, host
@@ -346,6 +347,7 @@ class SlowRank(Rule):
         who, is_one = self._name_ranks(key.launch, ranks), len(ranks) == 1
         is_single = is_one or who.startswith("host ")
         where = NAMES[phase] if is_single else NAMES[phase].replace(" its ", " their ")
+        host = self._describe_host(ranks[0], compared[0].t)
         return self.make_finding(
             f"{who} {'is' if is_single else 'are'} slow {where}, and {format_ranks(others)}"
             f" {'wait' if len(others) > 1 else 'waits'} for {'it' if is_single else 'them'}:"
@@ -355,22 +357,27 @@ class SlowRank(Rule):
             phase="input" if phase == "data" else "",
             evidence=[
                 *_format_lines(self._lines[key.launch], ranks),
-                *self._describe_host(ranks[0], compared[0].t),
+                *host,
                 _format_medians(format_ranks(ranks), [look.ranks[who] for look in hits for who in ranks]),
                 _format_medians(format_ranks(others), [look.ranks[who] for look in hits for who in others]),
                 f"compared in {format_count(len(compared), 'step')} on record of all ranks",
             ],
-            cause=_explain_slowness(phase, is_one=is_one),
+            cause=_explain_slowness(phase, is_one=is_one, is_host_busy=bool(host)),
             try_next=ADVICE[phase]
             if is_one
             else "look at what these ranks have in common: their host (other load, CPU quota, clock frequency), their data",
         )
 
 
-def _explain_slowness(phase: str, *, is_one: bool) -> str:
+def _explain_slowness(phase: str, *, is_one: bool, is_host_busy: bool) -> str:
+    who, whose = ("this rank has", "its") if is_one else ("these ranks have", "their")
     if phase == ANY_PHASE:
-        return "likely: what runs there is stopped or delayed from outside, whatever it does"
-    who = "this rank has" if is_one else "these ranks have"
+        outside = "what runs there is stopped or delayed from outside, whatever it does"
+        return (
+            f"likely: {outside}"
+            if is_host_busy
+            else f"{who} work of {whose} own in several parts of a step, or {outside}"
+        )
     return f"{who} more work {NAMES[phase].replace(' its ', ' the ')} than the others, or a slower host"
 
 

@@ -10,7 +10,7 @@ from tdbg.core.observations.rank_batches import BatchChecksums
 from tdbg.core.observations.worker_states import DrawnStates
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import format_count, join_limited
+from tdbg.core.tables import join_limited
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import format_ranks
 from tdbg.rules.view import View, get_launch_number
@@ -51,16 +51,16 @@ class SameDraws(Rule):
     without workers, has a checksum of the random generators that it drew from on record: their states before and
     after. It speaks when a generator went from the same state to the same other one on two ranks.
 
-    Why it matters: With N ranks there are N times fewer different augmentations than there seem to be: what
-    stands at the same place of each rank's batch is cropped, flipped, masked and mixed alike. It is only a note:
-    many programs do it, and the loss is right.
+    Why it matters: What stands at the same place of each rank's batch is then cropped, flipped, masked and mixed
+    alike: the samples of one global batch are less different than they seem, and its gradient is noisier. It is
+    only a note: many programs do it, and the loss is right.
 
     Example:
-        TD-R011 info: ranks 0-1 draw the same random numbers from torch for Images: their samples are augmented alike
+        TD-R011 info: ranks 0-1 draw the same random numbers from torch for Images: what they draw for their samples is alike
 
-    What to do: A seed for all ranks makes the models equal; seed again with `seed + rank` after the model is made
-    and before the first batch is loaded, which also seeds the workers. A generator that the dataset holds needs
-    the rank in its seed.
+    What to do: Give the augmentation a generator of its own with `seed + rank` as its seed, or set that seed in the
+    loader's `worker_init_fn`. Seed a whole process so only where nothing else needs equal draws: a shuffle of which
+    each rank takes its share, layer drop, image sizes.
 
     Thresholds: None. Fetches that draw nothing, and streams (whose ranks may shuffle alike before each takes its
     share) are left out. It is silent where ranks may get one batch on purpose (tensor, pipeline and context
@@ -110,18 +110,16 @@ class SameDraws(Rule):
         datasets = sorted({launch.datasets[draw] for draw in draws})
         return self.make_finding(
             f"{format_ranks(ranks)} draw the same random numbers from {join_limited(sources, 3)} for"
-            f" {join_limited(datasets, 3)}: their samples are augmented alike",
+            f" {join_limited(datasets, 3)}: what they draw for their samples is alike",
             first_step=min(launch.steps[rank] for rank in ranks),
             rank=min(ranks),
             phase="input",
-            evidence=[
-                f"{format_count(len(draws), 'generator')} had the same random state before and after the first fetch on"
-                " these ranks"
-            ],
+            evidence=["before and after the first fetch of these ranks the random states were the same"],
             cause="all ranks set the same seed, and loader workers get theirs from it"
             if is_global
             else "a generator that the dataset holds has the same seed on all ranks",
-            try_next="seed each rank with seed + rank once the model is made"
+            try_next="give what augments a generator seeded with seed + rank; the process itself only if no shuffle needs equal"
+            " draws on all ranks"
             if is_global
             else "add the rank to the seed of that generator",
         )

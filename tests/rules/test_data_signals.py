@@ -173,6 +173,10 @@ HEALTHY: dict[str, tuple[list[Observation], ...]] = {
     "gradients that never change": tuple(
         [make_weights(step, f"{rank}{step}", gradients=["0"], **ALONE) for step in (1, 2, 3, 4)] for rank in "pq"
     ),
+    "gradients of a few values, most of them zero": tuple(
+        [make_weights(step, f"{rank}{step}", gradients=[f"{step % 2:012}"], **ALONE) for step in range(1, 6)]
+        for rank in "pq"
+    ),
     "no gradients": tuple(
         [make_weights(step, f"{rank}{step}", gradients=[""], **ALONE) for step in (1, 2, 3, 4)] for rank in "pq"
     ),
@@ -495,7 +499,7 @@ def test_ranks_that_draw_the_same_are_a_note(make_stream: Any) -> None:
     assert (finding.code, finding.severity, finding.rank, finding.first_step) == ("TD-R011", "info", 0, 1)
     assert (
         finding.title
-        == "ranks 0-1 draw the same random numbers from torch for Images: their samples are augmented alike"
+        == "ranks 0-1 draw the same random numbers from torch for Images: what they draw for their samples is alike"
     )
     assert finding.cause.startswith("all ranks set the same seed")
 

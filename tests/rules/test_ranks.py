@@ -298,6 +298,18 @@ def test_ranks_that_the_stop_finds_at_different_steps_are_a_note(make_stream, st
     assert find_first(run, "TD-R001", 1).severity == severity
 
 
+def test_a_rank_that_stood_still_before_the_stop_is_no_note(make_stream):
+    run = make_stream()
+    zero, one = begin_pair(run, (4, 20), well=False)
+    run.t += 60.0
+    run.emit_events(one, Step(step=21, t=run.t))
+    for folder, steps in ((zero, 4), (one, 21)):
+        run.end_process(folder, steps)
+    run.run.update_info(stop_times=[run.t - 1.0])
+    found = find_first(run, "TD-R001", 1)
+    assert (found.severity, found.rank) == ("error", 0)
+
+
 def make_crash(step: int = 3, **more) -> Traceback:
     lines = [
         "Traceback (most recent call last):",

@@ -137,6 +137,13 @@ class Case:
         """Empty if the verdict's findings are right; else what is wrong."""
         told = [found for found in findings if found["severity"] not in NOTES]
         if self.kind in HEALTHY:
+            own = [
+                code
+                for answer in FAULTS.values()
+                if answer.is_note and answer.twin == self.kind
+                for code in answer.codes
+            ]
+            told += [found for found in findings if found["code"] in own and found not in told]
             return "" if not told else f"a healthy run: {told[0]['code']} {told[0]['title']}"
         answer = FAULTS[self.kind]
         named = [found for found in (findings if answer.is_note else told) if found["code"] in answer.codes]
