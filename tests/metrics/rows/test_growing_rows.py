@@ -71,6 +71,36 @@ def test_a_file_that_was_cut_or_begins_another_attempt_is_outdated(tmp_path: Pat
             read_grown(path, data, after)
 
 
+@pytest.mark.parametrize("rows", [3, 20])
+def test_a_longer_file_of_other_rows_is_outdated(tmp_path: Path, rows: int) -> None:
+    """In place, so with the same inode: rows of both would be taken for those of one file."""
+    path = tmp_path / "metrics.jsonl"
+    for wrong in (b'"train/lr": 0.2', b'"train/lr": 0.15'):
+        with pytest.raises(OutdatedError):
+            read_grown(path, make_rows(rows), make_rows(rows + 30).replace(b'"train/lr": 0.1', wrong))
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_file_that_differs_at_one_end_of_what_was_read_is_outdated(tmp_path: Path, at: int) -> None:
+    data, path = make_rows(20), tmp_path / "metrics.jsonl"
+    lines = data.splitlines(keepends=True)
+    lines[at] = lines[at].replace(b"0", b"1")
+    assert len(b"".join(lines)) == len(data) and b"".join(lines) != data
+    with pytest.raises(OutdatedError):
+        read_grown(path, data, b"".join([*lines, lines[-1]]))
+
+
+def test_another_file_that_begins_alike_is_outdated(tmp_path: Path) -> None:
+    data, path = make_rows(20), tmp_path / "metrics.jsonl"
+    path.write_bytes(data)
+    reading = GrowingReading([RowsFile(path, 0)])
+    assert list(reading.iter_batches())
+    path.rename(tmp_path / "before")
+    path.write_bytes(data)
+    with pytest.raises(OutdatedError):
+        list(reading.iter_batches())
+
+
 def test_only_files_of_single_attempts_can_grow(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert can_grow([RowsFile(path, 0), RowsFile(path, 1)])
