@@ -1,7 +1,7 @@
 """A few of the events of a long file, in order: its beginning, its end, and a step record at equal distances between."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO
 
 from tdbg.core import events
@@ -55,16 +55,39 @@ class SampledReader:
                 yield event
 
 
-def find_step_record(file: IO[bytes], at: int) -> tuple[Step | None, int]:
-    """The first whole step record behind an offset, if one is near, and where it begins."""
+def find_step_record(
+    file: IO[bytes], at: int, accepts: Callable[[bytes], bool] = lambda line: True
+) -> tuple[Step | None, int]:
+    """The first whole step record behind an offset, if one is near, and where it begins; else where to look next.
+
+    accepts: called with a line; others are passed over without being decoded.
+    """
     data = os.pread(file.fileno(), READ_BYTES, at)
-    begin = data.find(STEP_LINE)
-    while 0 <= begin < (end := data.find(b"\n", begin + 1)):
-        event = events.decode(data[begin + 1 : end])
+    if b"\n" not in data:  # amid a line with the norms of thousands of parameters
+        at = find_line_end(file, at + len(data))
+        data = os.pread(file.fileno(), READ_BYTES, at)
+    begin, following = data.find(STEP_LINE), at + READ_BYTES - len(STEP_LINE)
+    while begin >= 0:
+        end = data.find(b"\n", begin + 1)
+        line = data[begin + 1 : end]
+        if end < 0:
+            end, following = len(data), find_line_end(file, at + len(data))
+            line = os.pread(file.fileno(), following - at - begin - 1, at + begin + 1)
+        event = events.decode(line) if accepts(line) else None
         if isinstance(event, Step):
             return event, at + begin + 2
         begin = data.find(STEP_LINE, end)
-    return None, at
+    return None, following
+
+
+def find_line_end(file: IO[bytes], at: int) -> int:
+    """Where the line ends that an offset is in; of one without an end, or too long for one, an offset behind it."""
+    for begin in range(at, at + MAX_LINE_BYTES, READ_BYTES):
+        data = os.pread(file.fileno(), READ_BYTES, begin)
+        end = data.find(b"\n")
+        if end >= 0 or len(data) < READ_BYTES:
+            return begin + (end if end >= 0 else len(data))
+    return at + MAX_LINE_BYTES
 
 
 def _decode_lines(lines: list[bytes]) -> Iterator[Event]:

@@ -12,6 +12,7 @@ from streams import Stream
 
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.viewer.answers import step_list
+from tdbg.viewer.sampled_events import READ_BYTES, SampledReader
 from tdbg.viewer.step_records import Wanted, read_step_records
 
 from .conftest import Client
@@ -102,6 +103,64 @@ def test_a_long_range_is_sampled_in_order_without_reading_it_all(
     gaps = [after - before for before, after in pairwise(steps)]
     assert max(gaps) < 3 * (STEPS / 50)
     assert 0 < sum(read) < (process.path / "events.jsonl").stat().st_size
+
+
+@pytest.fixture(scope="module")
+def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """20,000 records of training, and after every 250th one of evaluation."""
+    stream = Stream(tmp_path_factory.mktemp("mixed") / "mixed")
+    folder = stream.begin_rank(0)
+    for first in range(1, 20_000, 250):
+        stream.emit_steps(folder, [2.0] * 250, first=first, step_ms=1.5)
+        stream.emit_steps(folder, [3.0], first=first + 249, phase="eval")
+    return stream.run
+
+
+@pytest.mark.parametrize(("points", "least"), [(500, 80), (20, 20)])
+def test_rare_records_of_a_phase_are_found_in_a_long_file(mixed_run: RunDir, points: int, least: int) -> None:
+    (process,) = Client(mixed_run.path.parent).ask("/runs/mixed/steps", phase="eval", points=points)["processes"]
+    steps = [one["step"] for one in process["records"]]
+    assert {one["phase"] for one in process["records"]} == {"eval"} and process["recorded"] is None
+    assert len(steps) == least and steps == sorted(set(steps)) and all(step % 250 == 0 for step in steps)
+
+
+def test_no_more_than_a_part_of_a_very_long_file_is_looked_through(
+    mixed_run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, length, at: looked.append(length) or pread(fd, length, at))
+    (process,) = mixed_run.list_processes()
+    read_step_records(process, Wanted(0, 1 << 40, 4, "eval"), 1024)
+    assert 0 < sum(looked) < (process.path / "events.jsonl").stat().st_size // 10
+
+
+@pytest.fixture(scope="module", params=[2_500, 40_000])
+def wide_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """60 records with the norms of so many parameters each: longer than what is read at once, or much longer."""
+    stream = Stream(tmp_path_factory.mktemp("wide") / "wide")
+    folder = stream.begin_rank(0)
+    stream.emit_steps(folder, [2.0] * 60, grad_norms=[1.2345] * request.param)
+    assert (stream.run.path / folder / "events.jsonl").stat().st_size > 60 * READ_BYTES
+    return stream.run
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 9), (30, 39), (47, 47), (60, 60), (55, 1 << 40)])
+def test_a_range_of_long_records_is_whole(wide_run: RunDir, first: int, last: int) -> None:
+    (process,) = wide_run.list_processes()
+    whole_bytes = (process.path / "events.jsonl").stat().st_size // 3
+    found = read_step_records(process, Wanted(first, last, 100, ""), whole_bytes)
+    steps = list(range(max(first, 1), min(last, 60) + 1))
+    assert [one.step for one in found.records] == steps and found.recorded == len(steps)
+
+
+def test_long_records_are_sampled(wide_run: RunDir) -> None:
+    (process,) = wide_run.list_processes()
+    found = read_step_records(process, Wanted(0, 1 << 40, 10, ""), 1 << 18)
+    steps = [one.step for one in found.records]
+    assert len(steps) == 10 and max(after - before for before, after in pairwise(steps)) <= 7
+    drawn = [event.TYPE for event in SampledReader(1000).read_events(process)]
+    assert drawn.count("step") > 5
 
 
 def test_many_ranks_share_the_records_of_an_answer(long_run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
