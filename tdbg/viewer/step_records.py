@@ -15,6 +15,7 @@ from tdbg.viewer.sampled_events import READ_BYTES, find_line_end, find_step_reco
 
 WHOLE_BYTES = 2 << 20  # of all processes together: so much is read whole, some 50 ms
 MAX_PROBES = 16  # reads in search of a step record: between two of them other events may lie
+WHOLE_RECORDS = 20_000  # of all processes together: so many are decoded where their range is read whole
 SCANNED = 32  # times as much as is read whole is looked through for records of a phase
 STEP = re.compile(rb'"step":(\d{1,19})')
 EVAL = b'"phase":"eval"'
@@ -26,7 +27,7 @@ FIELDS = (
 
 
 class Wanted(NamedTuple):
-    """Which records of a process. first, last: inclusive. points: at most so many. phase: empty for both."""
+    """Which records of a process. first, last: inclusive. points: at most so many, and two at least. phase: empty for both."""
 
     first: int
     last: int
@@ -45,6 +46,13 @@ class Wanted(NamedTuple):
         return found is None or self.first <= int(found[1]) <= self.last
 
 
+class Share(NamedTuple):
+    """How much of a process is read: a range of so many bytes whole, and so many records of it decoded."""
+
+    nbytes: int = WHOLE_BYTES
+    records: int = WHOLE_RECORDS
+
+
 class FoundRecords(NamedTuple):
     """The records of a process. recorded: how many there are; None where not all were read."""
 
@@ -52,8 +60,8 @@ class FoundRecords(NamedTuple):
     recorded: int | None
 
 
-def read_step_records(process: ProcessDir, wanted: Wanted, whole_bytes: int) -> FoundRecords:
-    """The step records of a range, in order; of more than ``whole_bytes`` some at equal distances.
+def read_step_records(process: ProcessDir, wanted: Wanted, share: Share) -> FoundRecords:
+    """The step records of a range, in order; of more than the share some at equal distances.
 
     Cost: 25 us a record where all are read, 60 us a point else. Raises OSError.
     """
@@ -61,9 +69,13 @@ def read_step_records(process: ProcessDir, wanted: Wanted, whole_bytes: int) -> 
         size = os.fstat(file.fileno()).st_size
         begin = _find_begin(file, wanted.first, size) if wanted.first > 0 else 0
         end = _find_end(file, wanted.last, begin, size) if wanted.last < MAX_STEP else size
-        if end - begin > whole_bytes:
-            return FoundRecords(list(_iter_samples(file, wanted, range(begin, end), whole_bytes)), None)
-        found = [step for step in _read_steps(file, begin, end) if wanted.has(step)]
+        if end - begin > share.nbytes:
+            return FoundRecords(list(_iter_samples(file, wanted, range(begin, end), share.nbytes)), None)
+        lines = _read_lines(file, begin, end, wanted)
+    if len(lines) > max(share.records, wanted.points):
+        few = [lines[at * (len(lines) - 1) // (wanted.points - 1)] for at in range(wanted.points)]
+        return FoundRecords(_decode_steps(few, wanted), None)
+    found = _decode_steps(lines, wanted)
     return FoundRecords(thin_records(found, wanted.points), len(found))
 
 
@@ -145,11 +157,13 @@ def _find_wanted(file: IO[bytes], wanted: Wanted, at: int, until: int) -> tuple[
     return (step if step is not None and wanted.has(step) else None), at
 
 
-def _read_steps(file: IO[bytes], begin: int, end: int) -> Iterator[Step]:
-    """The whole records between two offsets; the first line may be torn, unless it is that of the file."""
+def _read_lines(file: IO[bytes], begin: int, end: int, wanted: Wanted) -> list[bytes]:
+    """The whole lines of records between two offsets; the first line may be torn, unless it is that of the file."""
     file.seek(begin)
-    lines = file.read(end - begin).split(b"\n")
-    for line in lines[:-1]:
-        step = events.decode(line) if line.startswith(b'{"type":"step"') else None
-        if isinstance(step, Step):
-            yield step
+    lines = file.read(end - begin).split(b"\n")[:-1]
+    return [line for line in lines if line.startswith(b'{"type":"step"') and wanted.accepts(line)]
+
+
+def _decode_steps(lines: Sequence[bytes], wanted: Wanted) -> list[Step]:
+    steps = map(events.decode, lines)
+    return [step for step in steps if isinstance(step, Step) and wanted.has(step)]

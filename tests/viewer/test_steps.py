@@ -11,9 +11,10 @@ import pytest
 from streams import Stream
 
 from tdbg.core.rundir import ProcessDir, RunDir
+from tdbg.viewer import step_records
 from tdbg.viewer.answers import step_list
 from tdbg.viewer.sampled_events import READ_BYTES, SampledReader
-from tdbg.viewer.step_records import Wanted, read_step_records
+from tdbg.viewer.step_records import Share, Wanted, read_step_records
 
 from .conftest import Client
 
@@ -79,7 +80,7 @@ def test_a_short_range_of_a_long_file_is_whole_and_little_is_read(long_run: RunD
 )
 def test_the_ends_of_a_long_file_are_found(long_run: RunDir, first: int, last: int) -> None:
     process = next(iter(long_run.list_processes()))
-    found = read_step_records(process, Wanted(first, last, 100, ""), 1 << 18)
+    found = read_step_records(process, Wanted(first, last, 100, ""), Share(1 << 18))
     assert [one.step for one in found.records] == list(range(max(first, 1), min(last, STEPS) + 1))
 
 
@@ -96,7 +97,7 @@ def test_a_long_range_is_sampled_in_order_without_reading_it_all(
 
     monkeypatch.setattr(os, "pread", count_bytes)
     process = ProcessDir(long_run, long_run.path / "rank0000")
-    found = read_step_records(process, Wanted(100, STEPS - 100, 50, ""), 1 << 18)
+    found = read_step_records(process, Wanted(100, STEPS - 100, 50, ""), Share(1 << 18))
     steps = [one.step for one in found.records]
     assert found.recorded is None and 40 <= len(steps) <= 50
     assert steps == sorted(set(steps)) and steps[0] >= 100 and steps[-1] <= STEPS - 100
@@ -131,7 +132,7 @@ def test_no_more_than_a_part_of_a_very_long_file_is_looked_through(
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, length, at: looked.append(length) or pread(fd, length, at))
     (process,) = mixed_run.list_processes()
-    read_step_records(process, Wanted(0, 1 << 40, 4, "eval"), 1024)
+    read_step_records(process, Wanted(0, 1 << 40, 4, "eval"), Share(1024))
     assert 0 < sum(looked) < (process.path / "events.jsonl").stat().st_size // 10
 
 
@@ -149,14 +150,14 @@ def wide_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_a_range_of_long_records_is_whole(wide_run: RunDir, first: int, last: int) -> None:
     (process,) = wide_run.list_processes()
     whole_bytes = (process.path / "events.jsonl").stat().st_size // 3
-    found = read_step_records(process, Wanted(first, last, 100, ""), whole_bytes)
+    found = read_step_records(process, Wanted(first, last, 100, ""), Share(whole_bytes))
     steps = list(range(max(first, 1), min(last, 60) + 1))
     assert [one.step for one in found.records] == steps and found.recorded == len(steps)
 
 
 def test_long_records_are_sampled(wide_run: RunDir) -> None:
     (process,) = wide_run.list_processes()
-    found = read_step_records(process, Wanted(0, 1 << 40, 10, ""), 1 << 18)
+    found = read_step_records(process, Wanted(0, 1 << 40, 10, ""), Share(1 << 18))
     steps = [one.step for one in found.records]
     assert len(steps) == 10 and max(after - before for before, after in pairwise(steps)) <= 7
     drawn = [event.TYPE for event in SampledReader(1000).read_events(process)]
@@ -167,6 +168,31 @@ def test_many_ranks_share_the_records_of_an_answer(long_run: RunDir, monkeypatch
     monkeypatch.setattr(step_list, "MAX_RECORDS", 40)
     found = Client(long_run.path.parent).ask("/runs/long/steps", points=40)
     assert found["points"] == 20 and all(len(one["records"]) <= 20 for one in found["processes"])
+
+
+def test_of_many_short_files_few_records_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, ranks = Stream(tmp_path / "many"), 40
+    for rank in range(ranks):
+        stream.emit_steps(stream.begin_rank(rank, world=ranks), [2.0] * 200)
+    monkeypatch.setattr(step_list, "WHOLE_RECORDS", 10 * ranks)
+    decoded: list[bytes] = []
+    decode = step_records.events.decode
+
+    def count(line: bytes) -> Any:
+        decoded.append(line)
+        return decode(line)
+
+    monkeypatch.setattr(step_records.events, "decode", count)
+    client = Client(tmp_path)
+    for points, steps in ((2, [1, 200]), (5, [1, 50, 100, 150, 200])):
+        decoded.clear()
+        for process in client.ask("/runs/many/steps", points=points)["processes"]:
+            assert [one["step"] for one in process["records"]] == steps and process["recorded"] is None
+        assert len(decoded) == points * ranks
+    decoded.clear()
+    for process in client.ask("/runs/many/steps", **{"from": 120, "to": 122})["processes"]:
+        assert [one["step"] for one in process["records"]] == [120, 121, 122] and process["recorded"] == 3
+    assert len(decoded) <= 4 * ranks, "and one on the way there"
 
 
 @pytest.mark.parametrize(
