@@ -18,7 +18,7 @@ from tdbg.metrics.rows.row_reader import Counts, Reading
 from tdbg.metrics.rows.series import Tally, build_tally
 from tdbg.metrics.rows.series_data import describe_metrics, list_series
 from tdbg.viewer.encoding import encode_json
-from tdbg.viewer.growing_metrics import GrowingMetrics, GrowingTally
+from tdbg.viewer.growing_metrics import GrowingMetrics
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
 from tdbg.viewer.series_answers import CurvesAnswer, MetricsAnswer
@@ -110,7 +110,7 @@ def _describe_rows(name: str, files: tuple[RowsFile, ...], globs: tuple[str, ...
     def describe(found: Tally, counts: Counts) -> dict[str, Any]:
         return describe_metrics(name, list_series(found.assign_units(), key_filter(globs)), found, counts)
 
-    if _grows(files) and (growing := GROWING.describe(files, "series", GrowingTally, describe)) is not None:
+    if _grows(files) and (growing := GROWING.describe(files, "series", Tally, describe)) is not None:
         return growing
     reading = Reading(files)
     return describe(build_tally(reading.iter_batches()), reading.counts)
