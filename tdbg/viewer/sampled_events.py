@@ -13,6 +13,8 @@ EVENTS_READ = 8_000  # of all processes together: some 20 us each to draw
 END_SHARE = 0.3  # of these, at each end of a file
 LEAST_EVENTS = 24  # of a process
 EVENT_BYTES = 256  # a step record, about
+NORM_BYTES = 8  # the norm of a parameter in it, about
+MOST_BYTES = 4 << 10  # of a sample on average: of longer records there are fewer, since decoding takes its time
 READ_BYTES = 16 << 10  # in which a step record is looked for
 STEP_LINE = b'\n{"type":"step"'
 
@@ -46,13 +48,18 @@ class SampledReader:
     def _iter_samples(self, file: IO[bytes], begin: int, end: int) -> Iterator[Event]:
         """Step records at equal distances between two offsets, each once."""
         distance = max((end - begin) // self._samples, 1)
-        found_at = begin
+        next_at = begin
         for at in range(begin, end, distance):
-            if at < found_at:
-                continue  # the record that was found last goes beyond
+            if at < next_at:
+                continue  # the record that was found last goes beyond, or took the time of several
             event, found_at = find_step_record(file, at)
+            next_at = max(found_at, at + _estimate_bytes(event) * (end - begin) // (self._samples * MOST_BYTES))
             if event is not None and found_at < end:
                 yield event
+
+
+def _estimate_bytes(step: Step | None) -> int:
+    return NORM_BYTES * len(step.grad_norms or ()) if step is not None else 0
 
 
 def find_step_record(

@@ -160,8 +160,22 @@ def test_long_records_are_sampled(wide_run: RunDir) -> None:
     found = read_step_records(process, Wanted(0, 1 << 40, 10, ""), Share(1 << 18))
     steps = [one.step for one in found.records]
     assert len(steps) == 10 and max(after - before for before, after in pairwise(steps)) <= 7
-    drawn = [event.TYPE for event in SampledReader(1000).read_events(process)]
-    assert drawn.count("step") > 5
+
+
+def test_of_long_records_the_curve_has_some_and_few_bytes_are_decoded(
+    wide_run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    decode = step_records.events.decode
+
+    def count(line: bytes) -> Any:
+        decoded.append(len(line))
+        return decode(line)
+
+    monkeypatch.setattr(step_records.events, "decode", count)
+    (process,) = wide_run.list_processes()
+    steps = [event for event in SampledReader(4).read_events(process) if event.TYPE == "step"]
+    assert len(steps) > 8 and sum(decoded) < 6 << 20
 
 
 def test_many_ranks_share_the_records_of_an_answer(long_run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
