@@ -26,6 +26,14 @@ class _Kept:
     stamp: Stamp
     made_t: float
     cost_s: float
+    _loading: threading.Lock = field(default_factory=threading.Lock)
+
+    def load_numbers(self, open_pages: Callable[[], PageSet], number: str) -> None:
+        """See that the table has the values of a number."""
+        with self._loading:
+            if not self.table.has_numbers(number):
+                with open_pages() as pages:
+                    self.table.load_numbers(pages, number)
 
 
 @dataclass(slots=True)
@@ -45,10 +53,9 @@ class DatapointTables:
             self._kept[str(run)] = kept
             while len(self._kept) > MAX_TABLES:
                 del self._kept[next(iter(self._kept))]
-            if number and not kept.table.has_numbers(number):
-                with open_pages() as pages:
-                    kept.table.load_numbers(pages, number)
-            return kept.table
+        if number:  # outside of the turn: it may take seconds, and others want the table as it is
+            kept.load_numbers(open_pages, number)
+        return kept.table
 
 
 def _make_table(open_pages: Callable[[], PageSet], stamp: Stamp) -> _Kept:

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from tdbg.metrics.rows.growing_rows import GrowingReading, OutdatedError
 from tdbg.metrics.rows.row_files import RowsFile
 from tdbg.metrics.rows.row_reader import Batch, Counts
-from tdbg.metrics.rows.series import Tally
 
 MAX_KEPT = 4
-MAX_NUMBERS = 2_000_000  # that all of them hold: some 40 MB
+MAX_NUMBERS = 2_000_000  # that take as much memory as all of them: some 40 MB
 Files = tuple[RowsFile, ...]
 
 
@@ -23,18 +22,7 @@ class Collector(Protocol):
         """Take rows."""
 
     def count_numbers(self) -> int:
-        """How many numbers it holds, about."""
-
-
-class GrowingTally(Tally):
-    """Series of rows that come a few at a time: of a rank the last row is that of the largest step."""
-
-    def add_batch(self, batch: Batch) -> None:
-        """Take rows."""
-        before = self.last.get(batch.rank)
-        super().add_batch(batch)
-        if before is not None and before.step > self.last[batch.rank].step:
-            self.last[batch.rank] = before
+        """How many numbers take as much memory as it does, about."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """A few of the events of a long file, in order: its beginning, its end, and a step record at equal distances between."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO
 
 from tdbg.core import events
@@ -13,6 +13,8 @@ EVENTS_READ = 8_000  # of all processes together: some 20 us each to draw
 END_SHARE = 0.3  # of these, at each end of a file
 LEAST_EVENTS = 24  # of a process
 EVENT_BYTES = 256  # a step record, about
+NORM_BYTES = 8  # the norm of a parameter in it, about
+MOST_BYTES = 4 << 10  # of a sample on average: of longer records there are fewer, since decoding takes its time
 READ_BYTES = 16 << 10  # in which a step record is looked for
 STEP_LINE = b'\n{"type":"step"'
 
@@ -46,25 +48,53 @@ class SampledReader:
     def _iter_samples(self, file: IO[bytes], begin: int, end: int) -> Iterator[Event]:
         """Step records at equal distances between two offsets, each once."""
         distance = max((end - begin) // self._samples, 1)
-        found_at = begin
+        next_at = begin
         for at in range(begin, end, distance):
-            if at < found_at:
-                continue  # the record that was found last goes beyond
+            if at < next_at:
+                continue  # the record that was found last goes beyond, or took the time of several
             event, found_at = find_step_record(file, at)
+            next_at = max(found_at, at + _estimate_bytes(event) * (end - begin) // (self._samples * MOST_BYTES))
             if event is not None and found_at < end:
                 yield event
 
 
-def find_step_record(file: IO[bytes], at: int) -> tuple[Step | None, int]:
-    """The first whole step record behind an offset, if one is near, and where it begins."""
+def _estimate_bytes(step: Step | None) -> int:
+    return NORM_BYTES * len(step.grad_norms or ()) if step is not None else 0
+
+
+def find_step_record(
+    file: IO[bytes], at: int, accepts: Callable[[bytes], bool] = lambda line: True
+) -> tuple[Step | None, int]:
+    """The first whole step record behind an offset, if one is near, and where it begins; else where to look next.
+
+    accepts: called with a line; others are passed over without being decoded.
+    """
     data = os.pread(file.fileno(), READ_BYTES, at)
-    begin = data.find(STEP_LINE)
-    while 0 <= begin < (end := data.find(b"\n", begin + 1)):
-        event = events.decode(data[begin + 1 : end])
+    if b"\n" not in data:  # amid a line with the norms of thousands of parameters
+        at = find_line_end(file, at + len(data))
+        data = os.pread(file.fileno(), READ_BYTES, at)
+    begin, following = data.find(STEP_LINE), at + READ_BYTES - len(STEP_LINE)
+    while begin >= 0:
+        end = data.find(b"\n", begin + 1)
+        line = data[begin + 1 : end]
+        if end < 0:
+            end, following = len(data), find_line_end(file, at + len(data))
+            line = os.pread(file.fileno(), following - at - begin - 1, at + begin + 1)
+        event = events.decode(line) if accepts(line) else None
         if isinstance(event, Step):
             return event, at + begin + 2
         begin = data.find(STEP_LINE, end)
-    return None, at
+    return None, following
+
+
+def find_line_end(file: IO[bytes], at: int) -> int:
+    """Where the line ends that an offset is in; of one without an end, or too long for one, an offset behind it."""
+    for begin in range(at, at + MAX_LINE_BYTES, READ_BYTES):
+        data = os.pread(file.fileno(), READ_BYTES, begin)
+        end = data.find(b"\n")
+        if end >= 0 or len(data) < READ_BYTES:
+            return begin + (end if end >= 0 else len(data))
+    return at + MAX_LINE_BYTES
 
 
 def _decode_lines(lines: list[bytes]) -> Iterator[Event]:

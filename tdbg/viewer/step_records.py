@@ -1,7 +1,9 @@
 """Step records of a range of steps: of a long file some of them, found without reading what lies between."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import IO, Any, Literal, NamedTuple
 
 from tdbg.core import events
@@ -9,10 +11,14 @@ from tdbg.core.events import MAX_STEP, Number, Step
 from tdbg.core.files import open_regular
 from tdbg.core.rundir import EVENTS, ProcessDir
 from tdbg.rules.view import is_non_finite, to_finite
-from tdbg.viewer.sampled_events import READ_BYTES, find_step_record
+from tdbg.viewer.sampled_events import READ_BYTES, find_line_end, find_step_record
 
 WHOLE_BYTES = 2 << 20  # of all processes together: so much is read whole, some 50 ms
 MAX_PROBES = 16  # reads in search of a step record: between two of them other events may lie
+WHOLE_RECORDS = 20_000  # of all processes together: so many are decoded where their range is read whole
+SCANNED = 32  # times as much as is read whole is looked through for records of a phase
+STEP = re.compile(rb'"step":(\d{1,19})')
+EVAL = b'"phase":"eval"'
 FIELDS = (
     *("t", "step", "phase", "epoch", "batch", "call", "loss", "micro", "other_losses", "lr", "grad_norm", "finite"),
     *("checked", "scale", "skipped", "loader_ms", "forward_ms", "backward_ms", "optimizer_ms", "step_ms"),
@@ -21,7 +27,7 @@ FIELDS = (
 
 
 class Wanted(NamedTuple):
-    """Which records of a process. first, last: inclusive. points: at most so many. phase: empty for both."""
+    """Which records of a process. first, last: inclusive. points: at most so many, and two at least. phase: empty for both."""
 
     first: int
     last: int
@@ -32,6 +38,20 @@ class Wanted(NamedTuple):
         """True if the record is one of them."""
         return self.first <= step.step <= self.last and self.phase in ("", step.phase)
 
+    def accepts(self, line: bytes) -> bool:
+        """False if the line is not the record of one of them. Cost: about 0.5 us, a fiftieth of decoding it."""
+        if self.phase and (EVAL in line) != (self.phase == "eval"):
+            return False
+        found = STEP.search(line)
+        return found is None or self.first <= int(found[1]) <= self.last
+
+
+class Share(NamedTuple):
+    """How much of a process is read: a range of so many bytes whole, and so many records of it decoded."""
+
+    nbytes: int = WHOLE_BYTES
+    records: int = WHOLE_RECORDS
+
 
 class FoundRecords(NamedTuple):
     """The records of a process. recorded: how many there are; None where not all were read."""
@@ -40,8 +60,8 @@ class FoundRecords(NamedTuple):
     recorded: int | None
 
 
-def read_step_records(process: ProcessDir, wanted: Wanted, whole_bytes: int) -> FoundRecords:
-    """The step records of a range, in order; of more than ``whole_bytes`` some at equal distances.
+def read_step_records(process: ProcessDir, wanted: Wanted, share: Share) -> FoundRecords:
+    """The step records of a range, in order; of more than the share some at equal distances.
 
     Cost: 25 us a record where all are read, 60 us a point else. Raises OSError.
     """
@@ -49,9 +69,13 @@ def read_step_records(process: ProcessDir, wanted: Wanted, whole_bytes: int) -> 
         size = os.fstat(file.fileno()).st_size
         begin = _find_begin(file, wanted.first, size) if wanted.first > 0 else 0
         end = _find_end(file, wanted.last, begin, size) if wanted.last < MAX_STEP else size
-        if end - begin > whole_bytes:
-            return FoundRecords(list(_iter_samples(file, wanted, begin, end)), None)
-        found = [step for step in _read_steps(file, begin, end) if wanted.has(step)]
+        if end - begin > share.nbytes:
+            return FoundRecords(list(_iter_samples(file, wanted, range(begin, end), share.nbytes)), None)
+        lines = _read_lines(file, begin, end, wanted)
+    if len(lines) > max(share.records, wanted.points):
+        few = [lines[at * (len(lines) - 1) // (wanted.points - 1)] for at in range(wanted.points)]
+        return FoundRecords(_decode_steps(few, wanted), None)
+    found = _decode_steps(lines, wanted)
     return FoundRecords(thin_records(found, wanted.points), len(found))
 
 
@@ -101,35 +125,45 @@ def _find_end(file: IO[bytes], step: int, begin: int, size: int) -> int:
             high = middle
         else:
             low = middle
-    return min(high + READ_BYTES, size)  # the record that was found may begin a little behind it
+    return min(find_line_end(file, high + READ_BYTES) + 1, size)  # the last record may be longer than what was read
 
 
 def _find_next(file: IO[bytes], at: int) -> int | None:
     """The step of the first record behind an offset; None where none is near."""
-    for number in range(MAX_PROBES):
-        step, _ = find_step_record(file, at + number * READ_BYTES // 2)
+    for _ in range(MAX_PROBES):
+        step, at = find_step_record(file, at)
         if step is not None:
             return step.step
     return None
 
 
-def _iter_samples(file: IO[bytes], wanted: Wanted, begin: int, end: int) -> Iterator[Step]:
-    """Records at equal distances, each once."""
-    found_at = begin
-    for number in range(wanted.points):
-        at = begin + number * (end - begin) // wanted.points
+def _iter_samples(file: IO[bytes], wanted: Wanted, places: range, whole_bytes: int) -> Iterator[Step]:
+    """Records at equal distances, each once; where one is not wanted, the next that is."""
+    found_at, most = places.start, SCANNED * whole_bytes // wanted.points
+    edges = [places.start + number * len(places) // wanted.points for number in range(wanted.points + 1)]
+    for at, following in pairwise(edges):
         if at < found_at:
             continue  # the record that was found last goes beyond
-        step, found_at = find_step_record(file, at)
-        if step is not None and wanted.has(step):
+        step, found_at = _find_wanted(file, wanted, at, min(following, at + max(most, 1)))
+        if step is not None:
             yield step
 
 
-def _read_steps(file: IO[bytes], begin: int, end: int) -> Iterator[Step]:
-    """The whole records between two offsets; the first line may be torn, unless it is that of the file."""
+def _find_wanted(file: IO[bytes], wanted: Wanted, at: int, until: int) -> tuple[Step | None, int]:
+    """The first record that is wanted, and where it begins, if it is near or begins between two offsets."""
+    step = None
+    while step is None and at < until:
+        step, at = find_step_record(file, at, wanted.accepts)
+    return (step if step is not None and wanted.has(step) else None), at
+
+
+def _read_lines(file: IO[bytes], begin: int, end: int, wanted: Wanted) -> list[bytes]:
+    """The whole lines of records between two offsets; the first line may be torn, unless it is that of the file."""
     file.seek(begin)
-    lines = file.read(end - begin).split(b"\n")
-    for line in lines[:-1]:
-        step = events.decode(line) if line.startswith(b'{"type":"step"') else None
-        if isinstance(step, Step):
-            yield step
+    lines = file.read(end - begin).split(b"\n")[:-1]
+    return [line for line in lines if line.startswith(b'{"type":"step"') and wanted.accepts(line)]
+
+
+def _decode_steps(lines: Sequence[bytes], wanted: Wanted) -> list[Step]:
+    steps = map(events.decode, lines)
+    return [step for step in steps if isinstance(step, Step) and wanted.has(step)]

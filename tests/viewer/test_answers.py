@@ -345,7 +345,7 @@ def test_what_is_kept_of_metrics_that_grow_is_bounded(
     assert client.ask("/runs/two_ranks/metrics")["series"] and len(kept) == 0
 
 
-@pytest.mark.parametrize("change", ["cut", "replaced", "attempt", "torn", "foreign"])
+@pytest.mark.parametrize("change", ["cut", "replaced", "rewritten", "attempt", "torn", "foreign"])
 def test_metrics_that_did_not_only_grow_are_read_anew(
     runs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -355,12 +355,15 @@ def test_metrics_that_did_not_only_grow_are_read_anew(
     rows.touch()
     client.ask("/runs/two_ranks/metrics")
     lines = rows.read_bytes().splitlines(keepends=True)
+    others = [re.sub(rb'("train/loss":)[^,}]+', rb"\g<1>7.5", line) for line in lines]
+    assert sum(line != other for line, other in zip(lines, others, strict=True)) > len(lines) // 2
     if change == "replaced":
-        rows.unlink()
+        rows.rename(rows.with_name("before"))  # else the new file may have its inode
     new = {
         "cut": lines[:-2],
         "foreign": [*lines, b"no row\n"],
-        "replaced": [*lines, lines[-1]],
+        "replaced": [*others, *others[1:]],
+        "rewritten": [*others, *others[1:]],
         "attempt": [*lines, lines[0], lines[5]],
     }
     rows.write_bytes(b"".join(new.get(change, [*lines, lines[-1].rstrip(b"\n")])))

@@ -2,6 +2,8 @@
 
 import math
 import os
+import queue
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -400,12 +402,44 @@ def test_a_figure_of_nothing_is_refused(made: Client, name: str, words: str) -> 
     assert answer.status_code == 400 and answer.json()["error"] == words
 
 
-def test_a_figure_of_too_much_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "value"), [("MAX_BYTES", RAMP.nbytes - 1), ("MAX_TENSORS", 0)])
+def test_a_figure_of_too_much_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
     client = Client(write_made_run(tmp_path / "made"))
-    monkeypatch.setattr(tensor_figures, "MAX_BYTES", RAMP.nbytes - 1)
+    monkeypatch.setattr(tensor_figures, limit, value)
     monkeypatch.setattr(tensor_figures, "measure_tensor", None)
     answer = client.get("/api/v1/runs/made/pages/datapoints", params={"sort": "std(layer:output)"})
     assert answer.status_code == 400 and "of layer:output would be read for its std" in answer.json()["error"]
+
+
+def test_others_need_not_wait_while_a_figure_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(write_made_run(tmp_path / "made"))
+    begun, goes_on, answers = threading.Event(), threading.Event(), queue.SimpleQueue[int]()
+    measure = tensor_figures.measure_tensor
+
+    def wait(*args: Any, **more: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(60)
+        return measure(*args, **more)
+
+    def ask(**query: str) -> threading.Thread:
+        address = "/api/v1/runs/made/pages/datapoints"
+        asking = threading.Thread(target=lambda: answers.put(client.get(address, params=query).status_code))
+        asking.start()
+        return asking
+
+    monkeypatch.setattr(tensor_figures, "measure_tensor", wait)
+    threads = [ask(sort="std(head)")]
+    try:
+        assert begun.wait(60)
+        threads.append(ask(limit="2"))
+        assert answers.get(timeout=20) == 200, "the first goes on"
+    finally:
+        goes_on.set()
+        for one in threads:
+            one.join()
+    assert answers.get(timeout=60) == 200
 
 
 def test_datapoints_of_a_module_are_those_that_have_a_tensor_of_it(made: Client) -> None:

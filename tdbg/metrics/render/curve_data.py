@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from tdbg.metrics.metrics_options import key_filter
 from tdbg.metrics.render.curves import Curve
 from tdbg.metrics.rows.row_reader import Batch, Line, Reading
-from tdbg.metrics.rows.series import MAX_KEYS, extract_columns, group_by_source
+from tdbg.metrics.rows.series import MAX_KEYS, count_as_numbers, extract_columns, group_by_source
+
+CURVE_NUMBERS = 100  # that take as much memory as an empty curve
 
 
 class CurveCollector:
@@ -26,8 +28,8 @@ class CurveCollector:
                     self._get_curve(key, batch.rank, source).add_points(steps, values)
 
     def count_numbers(self) -> int:
-        """How many numbers the curves hold, about: a step and a value at each end of a bucket."""
-        return sum(4 * curve.count_buckets() for curve in self._curves.values())
+        """How many numbers take as much memory as the curves and keys, about."""
+        return sum(map(_count_numbers, self._curves.values())) + count_as_numbers(self.known)
 
     def _get_curve(self, key: str, rank: int, source: str) -> Curve:
         at = (key, rank, source)
@@ -41,6 +43,12 @@ class CurveCollector:
         for (key, _, _), curve in sorted(self._curves.items()):
             found.setdefault(key, []).append(curve)
         return found
+
+
+def _count_numbers(curve: Curve) -> int:
+    """A step and a value at each end of a bucket, and what has no value."""
+    breaks = len(curve.breaks.gaps) + len(curve.breaks.non_finite)
+    return CURVE_NUMBERS + 4 * curve.count_buckets() + 2 * len(curve.wild_steps) + 4 * breaks
 
 
 def collect_curves(reading: Reading, globs: Sequence[str], smooth: float) -> tuple[dict[str, list[Curve]], set[str]]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from tdbg.core.files import open_regular
 from tdbg.metrics.rows import foreign_rows, row_codec
@@ -10,11 +11,33 @@ from tdbg.metrics.rows.attempts import MARK
 from tdbg.metrics.rows.row_files import RowsFile
 from tdbg.metrics.rows.row_reader import BLOCK, LONGEST, Batch, Reading, split_by_rank, split_headers
 
-Identity = tuple[int, int]  # device and inode: another file under the same name is not the same
+EDGE = 256  # bytes kept of what was read, at its beginning and at its end: rows have a time, so others differ
+Identity = tuple[int, int]  # device and inode: another file under the same name is not the same, but may have the inode
 
 
 class OutdatedError(Exception):
     """What was read does not hold any more: a file was replaced or cut, or a later attempt began."""
+
+
+class _Read(NamedTuple):
+    """What was read of a file. end: up to where; head, tail: the first and the last bytes of it."""
+
+    identity: Identity
+    end: int = 0
+    head: bytes = b""
+    tail: bytes = b""
+
+    def extend(self, data: bytes) -> "_Read":
+        """This, and the bytes that follow."""
+        return _Read(self.identity, self.end + len(data), (self.head + data[:EDGE])[:EDGE], (self.tail + data)[-EDGE:])
+
+    def check(self, stream: IO[bytes]) -> None:
+        """Raises OutdatedError unless the file still begins with what was read; leaves the stream behind it."""
+        stream.seek(0)
+        head = stream.read(len(self.head))
+        stream.seek(self.end - len(self.tail))
+        if self.identity != _identify(stream) or head != self.head or stream.read(len(self.tail)) != self.tail:
+            raise OutdatedError
 
 
 class GrowingReading(Reading):
@@ -25,8 +48,7 @@ class GrowingReading(Reading):
 
     def __init__(self, files: Sequence[RowsFile]) -> None:
         super().__init__(files)
-        self._ends: dict[Path, int] = {}  # up to where each file is read
-        self._identities: dict[Path, Identity] = {}
+        self._read: dict[Path, _Read] = {}
         self.has_rest = False  # a file ends with a line that has no end yet
 
     def iter_batches(self) -> Iterator[Batch]:
@@ -42,26 +64,25 @@ class GrowingReading(Reading):
     def _iter_appended(self, path: Path) -> Iterator[bytes]:
         """Whole lines behind what was read, without the header at the beginning of the file."""
         with open_regular(path) as stream:
-            status = os.fstat(stream.fileno())
-            begin = self._ends.get(path, 0)
-            if self._identities.setdefault(path, (status.st_dev, status.st_ino)) != (status.st_dev, status.st_ino):
-                raise OutdatedError
-            if status.st_size < begin:
-                raise OutdatedError
-            stream.seek(begin)
+            read = self._read.setdefault(path, _Read(_identify(stream)))
+            read.check(stream)
             while block := stream.read(BLOCK):
                 while b"\n" not in block and len(block) < LONGEST and (more := stream.read(BLOCK)):
                     block += more
                 whole = block[: block.rfind(b"\n") + 1]
-                if (begin and whole.startswith(row_codec.HEADER)) or MARK in whole or len(block) >= LONGEST:
+                if (read.end and whole.startswith(row_codec.HEADER)) or MARK in whole or len(block) >= LONGEST:
                     raise OutdatedError
                 if not whole:
                     self.has_rest = True
                     return
-                yield from (part for _, part in split_headers(begin, whole))
-                begin += len(whole)
-                self._ends[path] = begin
-                stream.seek(begin)
+                yield from (part for _, part in split_headers(read.end, whole))
+                read = self._read[path] = read.extend(whole)
+                stream.seek(read.end)
+
+
+def _identify(stream: IO[bytes]) -> Identity:
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino
 
 
 def can_grow(files: Sequence[RowsFile]) -> bool:

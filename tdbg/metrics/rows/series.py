@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 POINTS = 64  # of a course: at least so many of a long series, at most twice that
 MAX_KEYS = 100_000  # kept apart; a file with more is no run's
+TEXT_NUMBERS = 8  # numbers that take as much memory as a short text with its place
 BARS = "▁▂▃▄▅▆▇█"
 WILD = "×"  # a share of a course with a value that is not finite
 
@@ -162,20 +163,24 @@ class Tally:
         self.series: dict[tuple[str, str, int], Series] = {}  # by key, source and rank
         self.texts: dict[tuple[str, int], str] = {}
         self.units: dict[str, str] = {}
-        self.last: dict[int, Point] = {}  # of each rank: step and epoch of the last row, and its time
+        self.last: dict[int, Point] = {}  # of each rank: the largest step, with its epoch and time
         self.unwritten: dict[tuple[int, str], Unwritten] = {}  # by rank and why, as `LEFT_OUT` has it
         self.records: dict[int, Records] = {}  # by rank
 
     def count_numbers(self) -> int:
-        """How many numbers the series hold, about."""
-        return sum(2 * POINTS + len(one.course.values) for one in self.series.values())
+        """How many numbers take as much memory as the series and texts, about."""
+        texts = (*self.texts.values(), *self.units.values(), *(key for key, _, _ in self.series))
+        of_series = sum(2 * POINTS + len(one.course.values) for one in self.series.values())
+        return of_series + count_as_numbers(texts)
 
     def add_batch(self, batch: "Batch") -> None:
         """Take rows. Cost: about 0.3 us a row and 0.1 us a value."""
         for source, lines in group_by_source(batch.lines).items():
             self._add_of(source, batch.rank, lines)
         end = max(reversed(batch.lines), key=attrgetter("step"))  # an evaluation pass is written once training went on
-        self.last[batch.rank] = Point(end.t, end.step, end.epoch)
+        before = self.last.get(batch.rank)
+        if before is None or end.step >= before.step:  # whatever parts the rows come in
+            self.last[batch.rank] = Point(end.t, end.step, end.epoch)
         self._record_rare_fields(batch)
 
     def _add_of(self, source: str, rank: int, every: "list[Line]") -> None:
@@ -232,6 +237,11 @@ class Tally:
         for one in self.series.values():
             one.unit = self.units.get(one.key) or unit_of(one.key.rpartition("/")[2])
         return self
+
+
+def count_as_numbers(texts: "Iterable[str]") -> int:
+    """How many numbers take as much memory as these texts, about."""
+    return sum(TEXT_NUMBERS + len(text) // 8 for text in texts)
 
 
 def group_by_source(lines: "list[Line]") -> "dict[str, list[Line]]":

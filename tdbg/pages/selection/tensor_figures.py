@@ -5,13 +5,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import format_size
+from tdbg.core.tables import format_count, format_size
 from tdbg.pages.read.datapoint import Datapoint
 from tdbg.pages.stats.stored_tensor import measure_tensor
 
 FIGURES = ("mean", "std", "min", "max", "absmax", "nan", "inf", "zero_share")
 NAME = re.compile(rf"({'|'.join(FIGURES)})\((.+)\)")
 MAX_BYTES = 512 << 20  # of all tensors that are read for one figure
+MAX_TENSORS = 5_000  # about a millisecond each, however small
 
 
 class TensorFigure(NamedTuple):
@@ -31,12 +32,11 @@ class TensorFigure(NamedTuple):
     def check_size(self, datapoints: Iterable[Datapoint]) -> None:
         """TdbgError if more is to be read for it than may be."""
         layouts = (datapoint.layout for datapoint in datapoints)
-        pieces = (
-            piece for layout in layouts if layout is not None for piece in layout.pieces if piece.path == self.path
-        )
-        if sum(piece.length for piece in pieces) > MAX_BYTES:
+        lengths = [one.length for layout in layouts if layout for one in layout.pieces if one.path == self.path]
+        if sum(lengths) > MAX_BYTES or len(lengths) > MAX_TENSORS:
+            limit = f"{format_size(MAX_BYTES)} or {format_count(MAX_TENSORS, 'tensor')}"
             raise TdbgError(
-                f"more than {format_size(MAX_BYTES)} of {self.path} would be read for its {self.figure}",
+                f"more than {limit} of {self.path} would be read for its {self.figure}",
                 "`tdbg inspect-pages stats` reads any number of tensors; `--capture-stats` keeps the figures with them",
             )
 

@@ -14,7 +14,7 @@ from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
 
 EVERY_S = 2.0
-QUIET_S = 15.0  # a comment after so long shows that the server lives
+BEAT_S = 15.0  # a comment after so long shows that the server lives
 
 
 @route("GET", f"{API}/runs/{{run}}/events")
@@ -29,7 +29,7 @@ async def stream_status(served: Served, run: str) -> AsyncIterator[bytes]:
         if now != before:
             before, silent_s = now, 0.0
             yield b"event: status\ndata: " + encode_json(status) + b"\n\n"
-        elif silent_s >= QUIET_S:
+        elif silent_s >= BEAT_S:
             silent_s = 0.0
             yield b": still here\n\n"
         if status["state"] == "ended":

@@ -18,14 +18,16 @@ from tdbg.metrics.rows.row_reader import Counts, Reading
 from tdbg.metrics.rows.series import Tally, build_tally
 from tdbg.metrics.rows.series_data import describe_metrics, list_series
 from tdbg.viewer.encoding import encode_json
-from tdbg.viewer.growing_metrics import GrowingMetrics, GrowingTally
+from tdbg.viewer.growing_metrics import GrowingMetrics
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_library import Served
 from tdbg.viewer.series_answers import CurvesAnswer, MetricsAnswer
 
 MAX_KEPT = 16  # answers in memory: thinned, so some 100 KB each
 MAX_KEPT_BYTES = 16 << 20  # of all of them as JSON
-QUIET_S = 2.0  # a file that was written since then may have been written again at the same time: nothing is kept of it
+AT_REST_S = (
+    2.0  # a file that was written since then may have been written again at the same time: nothing is kept of it
+)
 GROWS_S = 60.0  # a file that was written since then is likely to be written again
 States = tuple[tuple[int, int], ...]  # bytes of each file, and when it was written
 Key = tuple[str, tuple[RowsFile, ...], tuple[str, ...], float | None]
@@ -47,7 +49,7 @@ class KeptAnswers:
                 self._found[key] = kept  # the last to be given up
                 return kept[1]
         found = read()
-        if _is_quiet(states):
+        if _is_at_rest(states):
             self._keep(key, states, found)
         return found
 
@@ -110,7 +112,7 @@ def _describe_rows(name: str, files: tuple[RowsFile, ...], globs: tuple[str, ...
     def describe(found: Tally, counts: Counts) -> dict[str, Any]:
         return describe_metrics(name, list_series(found.assign_units(), key_filter(globs)), found, counts)
 
-    if _grows(files) and (growing := GROWING.describe(files, "series", GrowingTally, describe)) is not None:
+    if _grows(files) and (growing := GROWING.describe(files, "series", Tally, describe)) is not None:
         return growing
     reading = Reading(files)
     return describe(build_tally(reading.iter_batches()), reading.counts)
@@ -131,7 +133,7 @@ def _plot_rows(name: str, files: tuple[RowsFile, ...], globs: tuple[str, ...], s
 
 def _grows(files: tuple[RowsFile, ...]) -> bool:
     """True while a file is written to, and nothing that comes can take back what was there."""
-    return not _is_quiet(_read_states(files), GROWS_S) and can_grow(files)
+    return not _is_at_rest(_read_states(files), GROWS_S) and can_grow(files)
 
 
 def _read_states(files: Sequence[RowsFile]) -> States:
@@ -147,9 +149,9 @@ def _read_states(files: Sequence[RowsFile]) -> States:
     return tuple(found)
 
 
-def _is_quiet(states: States, quiet_s: float = QUIET_S) -> bool:
+def _is_at_rest(states: States, rest_s: float = AT_REST_S) -> bool:
     """True if no file was written of late."""
-    return time.time_ns() - max((written for _, written in states), default=0) > quiet_s * 1e9
+    return time.time_ns() - max((written for _, written in states), default=0) > rest_s * 1e9
 
 
 def _list_globs(query: MetricsQuery) -> list[str]:

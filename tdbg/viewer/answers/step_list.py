@@ -12,7 +12,7 @@ from tdbg.core.tables import to_json_value
 from tdbg.viewer.routes import API, route
 from tdbg.viewer.run_answers import StepsAnswer
 from tdbg.viewer.run_library import Served
-from tdbg.viewer.step_records import WHOLE_BYTES, Wanted, describe_step, read_step_records
+from tdbg.viewer.step_records import WHOLE_BYTES, WHOLE_RECORDS, Share, Wanted, describe_step, read_step_records
 
 MAX_RECORDS = 4_000  # of all processes together: some 400 bytes each
 LEAST_BYTES = 64 << 10  # that are read whole of a process, however many there are
@@ -33,15 +33,16 @@ class StepsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
 
 @route("GET", f"{API}/runs/{{run}}/steps", answers=StepsAnswer)
 def list_steps(served: Served, run: str, query: StepsQuery) -> dict[str, Any]:
-    """Step records of each rank in a range of steps; of many records some, so that extremes of the loss stay."""
+    """Step records of each rank in a range of steps: of many the extremes of the loss, of over 2 MB some anywhere."""
     if query.first > query.last:
         raise TdbgError(f"from={query.first} is behind to={query.last}", "give the smaller step as from")
     found = served.runs.open_run(run)
     processes = select_ranks(found, query.ranks)
     points = max(min(query.points, MAX_RECORDS // max(len(processes), 1)), 2)
     wanted = Wanted(query.first, query.last, points, query.phase)
-    whole_bytes = max(WHOLE_BYTES // max(len(processes), 1), LEAST_BYTES)
-    rows = [_describe_process(process, wanted, whole_bytes) for process in processes]
+    sharing = max(len(processes), 1)
+    share = Share(max(WHOLE_BYTES // sharing, LEAST_BYTES), WHOLE_RECORDS // sharing)
+    rows = [_describe_process(process, wanted, share) for process in processes]
     return {"run": found.path.name, "points": points, "processes": rows}
 
 
@@ -52,8 +53,8 @@ def select_ranks(run: RunDir, ranks: str) -> list[ProcessDir]:
     return [one for one in processes if not bounds or (one.rank is not None and in_ranges(one.rank, bounds))]
 
 
-def _describe_process(process: ProcessDir, wanted: Wanted, whole_bytes: int) -> dict[str, Any]:
-    found = read_step_records(process, wanted, whole_bytes)
+def _describe_process(process: ProcessDir, wanted: Wanted, share: Share) -> dict[str, Any]:
+    found = read_step_records(process, wanted, share)
     return {
         "rank": process.rank,
         "attempt": process.attempt,
