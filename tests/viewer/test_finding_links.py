@@ -146,6 +146,24 @@ def test_a_zoom_of_one_curve_is_that_of_all_over_steps_and_over_time(opened: Wat
     opened.check_quiet()
 
 
+def test_a_double_click_on_a_y_axis_leaves_the_next_zoom_alone(opened: Watched) -> None:
+    shown = opened.show(OVERVIEW)
+    loss, rates = shown.locator("#curves-loss"), shown.locator("#curves-lr")
+    expect(rates.locator(".scatterlayer").first).to_be_attached()
+    free = loss.evaluate(X_RANGE)
+    loss.scroll_into_view_if_needed()
+    loss.evaluate("one => { one.on('plotly_doubleclick', () => { one.dataset.doubled = 'yes'; }); }")
+    box = loss.locator(".nsdrag").first.bounding_box()
+    assert box is not None
+    shown.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(loss).to_have_attribute("data-doubled", "yes")
+    zoom_in(shown, loss)
+    wait_until(lambda: loss.evaluate(X_RANGE) == rates.evaluate(X_RANGE) != free)
+    shown.wait_for_timeout(300)  # for what would undo it
+    assert loss.evaluate(X_RANGE) == rates.evaluate(X_RANGE) != free
+    opened.check_quiet()
+
+
 @pytest.mark.parametrize(
     ("finding", "step", "module"),
     [
