@@ -72,13 +72,54 @@ def test_an_address_of_old_and_one_that_is_no_more_exact_still_lead_somewhere(op
     names = [one["id"] for one in client.ask("/runs/two_ranks/overview")["findings"]]
     shown = opened.show(f"{OVERVIEW}?finding=2")
     assert get_shown(shown) == names[2]
-    assert shown.url.endswith(f"?finding={names[2]}"), "the address that can be passed on"
     shown = opened.show(f"{OVERVIEW}?finding=TD-N001-step20-rank1")  # the module, and an earlier step, were found since
     assert get_shown(shown) == "TD-N001-step13-rank1-encoder.0"
+    assert shown.url.endswith("?finding=TD-N001-step20-rank1"), "another finding is shown, which was not asked for"
     for nothing in ("99", "TD-X999-step1", "<b>"):
         shown = opened.show(f"{OVERVIEW}?finding={nothing}")
         expect(shown.locator(".finding.shown")).to_have_count(0)
     opened.check_quiet()
+
+
+def test_the_finding_of_an_address_is_awaited_while_a_run_is_not_read_whole(opened: Watched) -> None:
+    asked, is_whole = "TD-N001-step13-rank1-encoder.0", False
+
+    def send_part(route: Route) -> None:
+        found = route.fetch().json()
+        every = found["findings"]
+        near = {**next(one for one in every if one["id"] == asked), "id": "TD-N001-step21-rank0", "step": 21, "rank": 0}
+        for lane in found["lanes"]["rows"]:
+            lane["marks"] = []
+        route.fulfill(json={**found, "is_final": is_whole, "findings": [near, *(every if is_whole else ())]})
+
+    opened.page.route("**/api/**/overview", send_part)
+    shown = opened.show(f"{OVERVIEW}?finding={asked}")
+    expect(shown.locator(".finding")).to_have_count(1)
+    expect(shown.locator(".finding.shown")).to_have_count(0)
+    assert shown.url.endswith(f"?finding={asked}")
+    is_whole = True
+    expect(shown.locator(".finding.shown")).to_have_count(1, timeout=20_000)
+    assert get_shown(shown) == asked
+    expect(shown.locator(".finding.shown")).to_be_in_viewport()
+    assert shown.url.endswith(f"?finding={asked}")
+    opened.check_quiet()
+
+
+def test_the_nearest_finding_stands_for_one_that_is_not_there_once_a_run_has_ended(
+    chromium: Browser,  # noqa: F811
+    server: Server,  # noqa: F811
+) -> None:
+    opened = Watched(chromium, server)
+    run = LiveRun(opened)
+    shown = opened.show(f"{OVERVIEW}?finding=TD-N001-step20-rank1")
+    run.draw_again()
+    expect(shown.locator(".finding.shown")).to_have_count(0)
+    run.status["state"] = "ended"
+    expect(shown.locator(".finding.shown")).to_have_count(1, timeout=20_000)
+    assert get_shown(shown) == "TD-N001-step13-rank1-encoder.0"
+    assert shown.url.endswith("?finding=TD-N001-step20-rank1")
+    opened.check_quiet()
+    opened.context.close()
 
 
 def test_a_finding_that_is_clicked_stands_in_the_address_and_stays_marked(

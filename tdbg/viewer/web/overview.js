@@ -12,7 +12,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
   const nameAsked = () => new URLSearchParams(location.search).get("finding");
   let isLive = status.state === "running", isSought = nameAsked() !== null;  // until the finding of the address is there
   const plotly = loadCharts();
-  let batches, located = "", wasProfiled = false;
+  let batches, located = "", wasProfiled = false, isWaiting = false;
   const captured = new Map(), explained = new Map();
   let linked = [];  // links that are on their way
   draw(data);
@@ -24,9 +24,12 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     const found = await ask(base + "/overview");
     isLive = now.state === "running";
     draw(found);
+    if (!isLive && !found.is_final) waitForWhole();
   }
 
   async function waitForWhole() {  // a large run is judged beside the server
+    if (isWaiting) return;
+    isWaiting = true;
     try {
       for (;;) {
         await new Promise(done => setTimeout(done, POLL_MS));
@@ -35,6 +38,8 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       }
     } catch (error) {
       if (error.name !== "AbortError") throw error;
+    } finally {
+      isWaiting = false;
     }
   }
 
@@ -49,12 +54,12 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     root.replaceChildren();
     linked = [];
     const report = appendElement("div", undefined, root);
-    const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""}), onFinding: one => keepInAddress({finding: one.id})});
+    const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""}), onFinding: one => { isSought = false; keepInAddress({finding: one.id}); }});
     if (isLive) report.querySelector("#facts").after(appendElement("p", describeDrawing(), undefined, "note"));
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     keepFocus(focused);
     scrollTo(0, top);
-    showAsked(built, found.findings);
+    showAsked(built, found);
   }
 
   // Links to what was kept come a little later than the text.
@@ -63,9 +68,10 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     Promise.allSettled(linked).then(() => document.activeElement === document.body && restoreFocus(focused));
   }
 
-  // The finding of the address: it is scrolled to once, when it is there, and stays marked.
-  function showAsked(built, findings) {
-    const number = nameAsked() === null ? -1 : findNamed(findings, nameAsked());
+  // The finding of the address: it is scrolled to once, when it is there, and stays marked. The address stays as it is: another
+  // finding may stand for one that is not there.
+  function showAsked(built, {findings, is_final}) {
+    const number = nameAsked() === null ? -1 : findNamed(findings, nameAsked(), is_final && !isLive);
     if (number < 0) return;
     if (isSought) built.showFinding(number);
     else built.markFinding(number);
