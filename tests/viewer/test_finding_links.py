@@ -280,3 +280,73 @@ def test_quiet_ranks_are_named_and_their_ages_grow(opened: Watched) -> None:
     assert before[0] < 10 < 60 < before[1]
     wait_until(lambda: [int(text.split()[0]) for text in cells.all_inner_texts()] >= [age + 2 for age in before])
     assert json.dumps(opened.complaints) == "[]"
+
+
+COUNT_TIMERS = """
+window.timers = new Set();
+const [start, end] = [window.setInterval, window.clearInterval];
+window.setInterval = (...given) => { const one = start(...given); window.timers.add(one); return one; };
+window.clearInterval = one => { window.timers.delete(one); end(one); };
+"""
+
+
+class LiveRanks:
+    """The page Ranks of a run that has ended, as that of one that goes on; `findings` grows with each status that is sent."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.findings, self.drawn, self.step = 0, 0, 0
+        watched.page.route("**/api/**/ranks", lambda route: route.fulfill(json=self._build_status(route)))
+        watched.page.route("**/events", self._send_status)
+        watched.page.route("**/api/**/overview", self._count_drawing)
+
+    def _build_status(self, route: Route) -> dict[str, Any]:
+        self.status: dict[str, Any] = {**route.fetch().json(), "state": "running"}
+        return self.status
+
+    def _send_status(self, route: Route) -> None:
+        self.findings, self.step = self.findings + 1, self.step + 1000
+        ranks = [{**one, "step": self.step} for one in self.status["ranks"]]
+        status = {**self.status, "ranks": ranks, "last_finding": {"code": f"new {self.findings}"}}
+        route.fulfill(content_type="text/event-stream", body=f"event: status\ndata: {json.dumps(status)}\n\n")
+
+    def _count_drawing(self, route: Route) -> None:
+        self.drawn += 1
+        route.continue_()
+
+
+def wait_for_drawings(shown: Page, ranks: LiveRanks, count: int) -> None:
+    for _ in range(150):
+        if ranks.drawn >= count:
+            return shown.wait_for_timeout(500)
+        shown.wait_for_timeout(100)  # routes are answered meanwhile
+    raise AssertionError(f"drawn {ranks.drawn} times only")
+
+
+def test_that_plotly_is_missing_stands_once_on_ranks_that_are_followed(opened: Watched) -> None:
+    ranks = LiveRanks(opened)
+    opened.page.route("**/assets/plotly.js", lambda route: route.abort())
+    shown = opened.show("/runs/two_ranks/ranks")
+    wait_for_drawings(shown, ranks, 4)
+    expect(shown.locator("#lanes .state.bad")).to_have_count(1)
+    shown.unroute("**/assets/plotly.js")
+    expect(shown.locator("#lanes .barlayer .point").first).to_be_attached(timeout=20_000)
+    expect(shown.locator("#lanes .state.bad")).to_have_count(0)
+
+
+def test_ranks_are_followed_before_their_charts_are_there_and_no_more_once_left(opened: Watched) -> None:
+    held: list[Route] = []
+    LiveRanks(opened)
+    opened.context.add_init_script(COUNT_TIMERS)
+    shown = opened.page
+    shown.route("**/assets/plotly.js", lambda route: held.append(route))
+    shown.goto(opened.server.root + "/runs/two_ranks/ranks")
+    cells = shown.locator("#content table").first.locator("tbody tr").first.locator("td")
+    expect(cells.nth(2)).to_have_text("1,000")
+    expect(cells.nth(2)).to_have_text("2,000", timeout=20_000)
+    assert held and shown.evaluate("window.timers.size") == 1
+    shown.get_by_role("link", name="Raw").click()
+    expect(shown.locator("#content pre")).to_have_text("Choose one.")
+    held[0].continue_()
+    shown.wait_for_timeout(1500)
+    assert shown.evaluate("window.timers.size") == 0
+    opened.check_quiet()
