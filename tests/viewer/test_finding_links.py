@@ -206,6 +206,39 @@ def test_a_double_click_on_a_y_axis_leaves_the_next_zoom_alone(opened: Watched) 
 
 
 @pytest.mark.parametrize(
+    ("module", "words", "framed"),
+    [
+        ("encoder.0", "", "encoder.0"),
+        ("encoder.0.weight", "", "encoder.0"),
+        ("encoder.0.in_proj_bias", "", "encoder.0"),
+        ("encoder.0.weight_ih_l0_reverse", "", "encoder.0"),
+        ("encoder.3", ", of encoder around it", "encoder"),
+        ("encoder.weight_net", ", of encoder around it", "encoder"),
+        ("decoder.3", ", of other modules", ""),
+    ],
+)
+def test_tensors_of_another_module_than_that_of_a_finding_are_called_so(
+    chromium: Browser,  # noqa: F811
+    server: Server,  # noqa: F811
+    client: Client,
+    module: str,
+    words: str,
+    framed: str,
+) -> None:
+    about = client.ask("/runs/two_ranks/overview")["findings"][0]
+    finding = {**about, "id": "TD-N001", "module": module, "step": 4, "rank": 0}
+    opened = Watched(chromium, server)
+    opened.page.route(
+        "**/api/**/overview", lambda route: route.fulfill(json={**route.fetch().json(), "findings": [finding]})
+    )
+    link = opened.show("/runs/captured/overview").locator(".jumps a", has_text="Captured tensors")
+    expect(link).to_have_text("Captured tensors" + words)
+    assert (link.get_attribute("href") or "").partition("&module=")[2] == framed
+    opened.check_quiet()
+    opened.context.close()
+
+
+@pytest.mark.parametrize(
     ("finding", "step", "module"),
     [
         ({"module": "head", "step": None, "rank": None}, 1, "head"),

@@ -6,6 +6,7 @@ import {keepInAddress} from "./series.js";
 import {addressOfBatch} from "./tensors.js";
 
 const POLL_MS = 2000;
+const PARAMETER = /\.([^.]*_)?(weight|bias)(_(ih|hh)_l\d+[^.]*|_[gv])?$/;  // ends the name: .weight, .in_proj_bias, .weight_ih_l0
 
 export async function showOverview({root, base, run, ask, listen, link, addressOf}) {
   const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status")]);
@@ -96,7 +97,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     linked.push(findCaptured(finding).then(one => {
       if (!one) return;
       const when = one.step === null || one.step === finding.step ? "" : ` of step ${formatNumber(one.step)}`;
-      add("Captured tensors" + when, `${addressOf(run, "tensors")}?${new URLSearchParams({key: one.key, nth: one.nth, ...(one.module ? {module: one.module} : {})})}`);
+      add("Captured tensors" + when + (one.whose || ""), `${addressOf(run, "tensors")}?${new URLSearchParams({key: one.key, nth: one.nth, ...(one.module ? {module: one.module} : {})})}`);
     }));
     addExplanation(finding.code, place.parentElement);
   }
@@ -123,16 +124,18 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     });
   }
 
-  // What was captured of a finding, by as much of module, step and rank as is known: of its module, or of the module that a
-  // parameter is in, the last before its step; else what was captured at its step. Undefined where there is nothing.
+  // What was captured of a finding, by as much of module, step and rank as is known: of its module, or of that which
+  // it is in, the last before its step; else what was captured at its step. whose: told where it is not of its module.
+  // Undefined where there is nothing.
   async function findCaptured({module, step, rank}) {
     if (!module && step === null && rank === null || !(await askCaptured({limit: 1}))) return;
     const ranks = rank === null ? "" : rank, until = step === null ? {} : {steps: `0:${step}`, sort: "step", descending: true};
     for (const name of module ? [module, module.replace(/\.[^.]*$/, "")] : []) {
       const found = await askCaptured({module: name, ranks, ...until, limit: 1});
-      if (found) return {...found, module: name};
+      if (found) return {...found, module: name, whose: name === module || PARAMETER.test(module) ? "" : `, of ${cutText(name, 40)} around it`};
     }
-    if (step !== null || rank !== null) return askCaptured({steps: step === null ? "" : step, ranks, limit: 1});
+    const found = step !== null || rank !== null ? await askCaptured({steps: step === null ? "" : step, ranks, limit: 1}) : undefined;
+    return found && {...found, whose: module ? ", of other modules" : ""};
   }
 
   // The first row of an answer, asked for once.
