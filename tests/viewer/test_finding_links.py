@@ -72,13 +72,54 @@ def test_an_address_of_old_and_one_that_is_no_more_exact_still_lead_somewhere(op
     names = [one["id"] for one in client.ask("/runs/two_ranks/overview")["findings"]]
     shown = opened.show(f"{OVERVIEW}?finding=2")
     assert get_shown(shown) == names[2]
-    assert shown.url.endswith(f"?finding={names[2]}"), "the address that can be passed on"
     shown = opened.show(f"{OVERVIEW}?finding=TD-N001-step20-rank1")  # the module, and an earlier step, were found since
     assert get_shown(shown) == "TD-N001-step13-rank1-encoder.0"
+    assert shown.url.endswith("?finding=TD-N001-step20-rank1"), "another finding is shown, which was not asked for"
     for nothing in ("99", "TD-X999-step1", "<b>"):
         shown = opened.show(f"{OVERVIEW}?finding={nothing}")
         expect(shown.locator(".finding.shown")).to_have_count(0)
     opened.check_quiet()
+
+
+def test_the_finding_of_an_address_is_awaited_while_a_run_is_not_read_whole(opened: Watched) -> None:
+    asked, is_whole = "TD-N001-step13-rank1-encoder.0", False
+
+    def send_part(route: Route) -> None:
+        found = route.fetch().json()
+        every = found["findings"]
+        near = {**next(one for one in every if one["id"] == asked), "id": "TD-N001-step21-rank0", "step": 21, "rank": 0}
+        for lane in found["lanes"]["rows"]:
+            lane["marks"] = []
+        route.fulfill(json={**found, "is_final": is_whole, "findings": [near, *(every if is_whole else ())]})
+
+    opened.page.route("**/api/**/overview", send_part)
+    shown = opened.show(f"{OVERVIEW}?finding={asked}")
+    expect(shown.locator(".finding")).to_have_count(1)
+    expect(shown.locator(".finding.shown")).to_have_count(0)
+    assert shown.url.endswith(f"?finding={asked}")
+    is_whole = True
+    expect(shown.locator(".finding.shown")).to_have_count(1, timeout=20_000)
+    assert get_shown(shown) == asked
+    expect(shown.locator(".finding.shown")).to_be_in_viewport()
+    assert shown.url.endswith(f"?finding={asked}")
+    opened.check_quiet()
+
+
+def test_the_nearest_finding_stands_for_one_that_is_not_there_once_a_run_has_ended(
+    chromium: Browser,  # noqa: F811
+    server: Server,  # noqa: F811
+) -> None:
+    opened = Watched(chromium, server)
+    run = LiveRun(opened)
+    shown = opened.show(f"{OVERVIEW}?finding=TD-N001-step20-rank1")
+    run.draw_again()
+    expect(shown.locator(".finding.shown")).to_have_count(0)
+    run.status["state"] = "ended"
+    expect(shown.locator(".finding.shown")).to_have_count(1, timeout=20_000)
+    assert get_shown(shown) == "TD-N001-step13-rank1-encoder.0"
+    assert shown.url.endswith("?finding=TD-N001-step20-rank1")
+    opened.check_quiet()
+    opened.context.close()
 
 
 def test_a_finding_that_is_clicked_stands_in_the_address_and_stays_marked(
@@ -144,6 +185,57 @@ def test_a_zoom_of_one_curve_is_that_of_all_over_steps_and_over_time(opened: Wat
     shown.select_option("#axis", "step")
     wait_until(lambda: loss.evaluate(X_RANGE) == rates.evaluate(X_RANGE) == free)
     opened.check_quiet()
+
+
+def test_a_double_click_on_a_y_axis_leaves_the_next_zoom_alone(opened: Watched) -> None:
+    shown = opened.show(OVERVIEW)
+    loss, rates = shown.locator("#curves-loss"), shown.locator("#curves-lr")
+    expect(rates.locator(".scatterlayer").first).to_be_attached()
+    free = loss.evaluate(X_RANGE)
+    loss.scroll_into_view_if_needed()
+    loss.evaluate("one => { one.on('plotly_doubleclick', () => { one.dataset.doubled = 'yes'; }); }")
+    box = loss.locator(".nsdrag").first.bounding_box()
+    assert box is not None
+    shown.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(loss).to_have_attribute("data-doubled", "yes")
+    zoom_in(shown, loss)
+    wait_until(lambda: loss.evaluate(X_RANGE) == rates.evaluate(X_RANGE) != free)
+    shown.wait_for_timeout(300)  # for what would undo it
+    assert loss.evaluate(X_RANGE) == rates.evaluate(X_RANGE) != free
+    opened.check_quiet()
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "framed"),
+    [
+        ("encoder.0", "", "encoder.0"),
+        ("encoder.0.weight", "", "encoder.0"),
+        ("encoder.0.in_proj_bias", "", "encoder.0"),
+        ("encoder.0.weight_ih_l0_reverse", "", "encoder.0"),
+        ("encoder.3", ", of encoder around it", "encoder"),
+        ("encoder.weight_net", ", of encoder around it", "encoder"),
+        ("decoder.3", ", of other modules", ""),
+    ],
+)
+def test_tensors_of_another_module_than_that_of_a_finding_are_called_so(
+    chromium: Browser,  # noqa: F811
+    server: Server,  # noqa: F811
+    client: Client,
+    module: str,
+    words: str,
+    framed: str,
+) -> None:
+    about = client.ask("/runs/two_ranks/overview")["findings"][0]
+    finding = {**about, "id": "TD-N001", "module": module, "step": 4, "rank": 0}
+    opened = Watched(chromium, server)
+    opened.page.route(
+        "**/api/**/overview", lambda route: route.fulfill(json={**route.fetch().json(), "findings": [finding]})
+    )
+    link = opened.show("/runs/captured/overview").locator(".jumps a", has_text="Captured tensors")
+    expect(link).to_have_text("Captured tensors" + words)
+    assert (link.get_attribute("href") or "").partition("&module=")[2] == framed
+    opened.check_quiet()
+    opened.context.close()
 
 
 @pytest.mark.parametrize(
@@ -221,3 +313,73 @@ def test_quiet_ranks_are_named_and_their_ages_grow(opened: Watched) -> None:
     assert before[0] < 10 < 60 < before[1]
     wait_until(lambda: [int(text.split()[0]) for text in cells.all_inner_texts()] >= [age + 2 for age in before])
     assert json.dumps(opened.complaints) == "[]"
+
+
+COUNT_TIMERS = """
+window.timers = new Set();
+const [start, end] = [window.setInterval, window.clearInterval];
+window.setInterval = (...given) => { const one = start(...given); window.timers.add(one); return one; };
+window.clearInterval = one => { window.timers.delete(one); end(one); };
+"""
+
+
+class LiveRanks:
+    """The page Ranks of a run that has ended, as that of one that goes on; `findings` grows with each status that is sent."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.findings, self.drawn, self.step = 0, 0, 0
+        watched.page.route("**/api/**/ranks", lambda route: route.fulfill(json=self._build_status(route)))
+        watched.page.route("**/events", self._send_status)
+        watched.page.route("**/api/**/overview", self._count_drawing)
+
+    def _build_status(self, route: Route) -> dict[str, Any]:
+        self.status: dict[str, Any] = {**route.fetch().json(), "state": "running"}
+        return self.status
+
+    def _send_status(self, route: Route) -> None:
+        self.findings, self.step = self.findings + 1, self.step + 1000
+        ranks = [{**one, "step": self.step} for one in self.status["ranks"]]
+        status = {**self.status, "ranks": ranks, "last_finding": {"code": f"new {self.findings}"}}
+        route.fulfill(content_type="text/event-stream", body=f"event: status\ndata: {json.dumps(status)}\n\n")
+
+    def _count_drawing(self, route: Route) -> None:
+        self.drawn += 1
+        route.continue_()
+
+
+def wait_for_drawings(shown: Page, ranks: LiveRanks, count: int) -> None:
+    for _ in range(150):
+        if ranks.drawn >= count:
+            return shown.wait_for_timeout(500)
+        shown.wait_for_timeout(100)  # routes are answered meanwhile
+    raise AssertionError(f"drawn {ranks.drawn} times only")
+
+
+def test_that_plotly_is_missing_stands_once_on_ranks_that_are_followed(opened: Watched) -> None:
+    ranks = LiveRanks(opened)
+    opened.page.route("**/assets/plotly.js", lambda route: route.abort())
+    shown = opened.show("/runs/two_ranks/ranks")
+    wait_for_drawings(shown, ranks, 4)
+    expect(shown.locator("#lanes .state.bad")).to_have_count(1)
+    shown.unroute("**/assets/plotly.js")
+    expect(shown.locator("#lanes .barlayer .point").first).to_be_attached(timeout=20_000)
+    expect(shown.locator("#lanes .state.bad")).to_have_count(0)
+
+
+def test_ranks_are_followed_before_their_charts_are_there_and_no_more_once_left(opened: Watched) -> None:
+    held: list[Route] = []
+    LiveRanks(opened)
+    opened.context.add_init_script(COUNT_TIMERS)
+    shown = opened.page
+    shown.route("**/assets/plotly.js", lambda route: held.append(route))
+    shown.goto(opened.server.root + "/runs/two_ranks/ranks")
+    cells = shown.locator("#content table").first.locator("tbody tr").first.locator("td")
+    expect(cells.nth(2)).to_have_text("1,000")
+    expect(cells.nth(2)).to_have_text("2,000", timeout=20_000)
+    assert held and shown.evaluate("window.timers.size") == 1
+    shown.get_by_role("link", name="Raw").click()
+    expect(shown.locator("#content pre")).to_have_text("Choose one.")
+    held[0].continue_()
+    shown.wait_for_timeout(1500)
+    assert shown.evaluate("window.timers.size") == 0
+    opened.check_quiet()

@@ -108,9 +108,10 @@ function linkZooms(charts) {
   for (const one of charts) {
     replaceListener(one.place, "plotly_doubleclick", () => { isUndone = true; });
     replaceListener(one.place, "plotly_relayout", changed => {
-      if (isBusy || !Object.keys(changed).some(name => name.startsWith("xaxis."))) return;
+      if (isBusy) return;
       const isReset = isUndone;
-      isUndone = false;
+      isUndone = false;  // also where it was a double click on the y axis, which the others do not share
+      if (!Object.keys(changed).some(name => name.startsWith("xaxis."))) return;
       return isReset ? undo() : follow(one);
     });
   }

@@ -2,7 +2,7 @@
 // data: what describe_run of tdbg/rules/report_page gives. options.plotly: a promise; until then there is text, and room
 // for the charts. options.addLinks: called with a finding and the place of its links. options.kept: what readChoices gave
 // of the report before: it stays as it was, charts with their zoom too. options.axis: "time" or "step", what the curves are
-// drawn over; options.onAxis: called with what is chosen instead. options.onFinding: called with a finding that is shown.
+// drawn over; options.onAxis: called with what is chosen instead. options.onFinding: called with a finding that is clicked.
 // Returns {redraw, showFinding, markFinding}.
 function buildReport(root, data, options = {}) {
   const headline = appendElement("p", data.headline, root, data.severity);
@@ -44,6 +44,10 @@ function buildReport(root, data, options = {}) {
     const evidence = card.querySelector("details:not(.explanation)");
     if (evidence) evidence.open = true;
     card.scrollIntoView({behavior: "smooth", block: "center"});
+  }
+
+  function chooseFinding(number) {
+    showFinding(number);
     if (options.onFinding) options.onFinding(data.findings[number]);
   }
 
@@ -144,7 +148,7 @@ function buildReport(root, data, options = {}) {
 
   function drawChart(chart) {
     if (!window.Plotly) return;
-    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: showFinding, time: getTime(), range: chart.x === "step" ? stepRange : undefined});
+    drawCurves(chart.place, chart, listCurves(chart), data.findings, {logarithmic: logarithmic.checked, onFinding: chooseFinding, time: getTime(), range: chart.x === "step" ? stepRange : undefined});
   }
 
   function fillTable(found) {
@@ -163,7 +167,7 @@ function buildReport(root, data, options = {}) {
 
   function redraw() {
     if (!window.Plotly || !tables.isConnected) return;
-    if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: showFinding});
+    if (lanes) drawLanes(lanes, data.lanes, data.findings, {onFinding: chooseFinding});
     data.charts.forEach(drawChart);
     data.heats.forEach(heat => drawHeat(heat.place, heat, getTime()));
     unlinkZooms([...(lanes ? [lanes] : []), ...data.charts.map(chart => chart.place)]);

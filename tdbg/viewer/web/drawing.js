@@ -20,12 +20,13 @@ export const describeDrawing = () => `The run goes on. Drawn at ${new Date().toL
 
 const NAME = /^(TD-[A-Z]\d+)(?:-step(\d+))?(?:-rank(\d+))?/;
 
-// The place in the list of the finding that an address names; -1 for none. A finding whose step or module was found out since
-// is the nearest one of its code, first of its rank. In older addresses stands the place itself.
-export function findNamed(findings, name) {
-  if (/^\d+$/.test(name)) return Number(name) < findings.length ? Number(name) : -1;
+// The place in the list of the finding that an address names; -1 for none. isWhole: no finding comes any more. Then one whose
+// step or module was found out since is the nearest one of its code, first of its rank. In older addresses stands the place itself.
+export function findNamed(findings, name, isWhole) {
   const same = findings.findIndex(one => one.id === name), [, code, step, rank] = NAME.exec(name) || [];
-  if (same >= 0 || !code) return same;
+  if (same >= 0 || !isWhole) return same;
+  if (/^\d+$/.test(name)) return Number(name) < findings.length ? Number(name) : -1;
+  if (!code) return -1;
   const distance = one => (String(one.rank ?? "") === (rank || "") ? 0 : 1e15) + Math.abs((one.step ?? 0) - Number(step || 0));
   const alike = findings.filter(one => one.code === code).sort((a, b) => distance(a) - distance(b));
   return alike.length ? findings.indexOf(alike[0]) : -1;

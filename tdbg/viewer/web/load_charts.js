@@ -22,11 +22,9 @@ export const loadCharts = () => window.Plotly ? Promise.resolve() : showFirst().
 
 // Draws the charts of a page when they can be drawn; if never, the page says so in their place.
 export async function drawWhenLoaded(root, draw) {
-  try {
-    await loadCharts();
-  } catch (error) {
-    if (root.isConnected) root.append(appendElement("p", error.message, undefined, "state bad"));
-    return;
-  }
-  if (root.isConnected) draw();
+  const problem = await loadCharts().then(() => null, error => error);
+  if (!root.isConnected) return;
+  root.querySelector(":scope > .no-charts")?.remove();  // that of the try before
+  if (problem) appendElement("p", problem.message, root, "state bad no-charts");
+  else draw();
 }

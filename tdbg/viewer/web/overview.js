@@ -6,13 +6,14 @@ import {keepInAddress} from "./series.js";
 import {addressOfBatch} from "./tensors.js";
 
 const POLL_MS = 2000;
+const PARAMETER = /\.([^.]*_)?(weight|bias)(_(ih|hh)_l\d+[^.]*|_[gv])?$/;  // ends the name: .weight, .in_proj_bias, .weight_ih_l0
 
 export async function showOverview({root, base, run, ask, listen, link, addressOf}) {
   const [data, status] = await Promise.all([ask(base + "/overview"), ask(base + "/status")]);
   const nameAsked = () => new URLSearchParams(location.search).get("finding");
   let isLive = status.state === "running", isSought = nameAsked() !== null;  // until the finding of the address is there
   const plotly = loadCharts();
-  let batches, located = "", wasProfiled = false;
+  let batches, located = "", wasProfiled = false, isWaiting = false;
   const captured = new Map(), explained = new Map();
   let linked = [];  // links that are on their way
   draw(data);
@@ -24,9 +25,12 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     const found = await ask(base + "/overview");
     isLive = now.state === "running";
     draw(found);
+    if (!isLive && !found.is_final) waitForWhole();
   }
 
   async function waitForWhole() {  // a large run is judged beside the server
+    if (isWaiting) return;
+    isWaiting = true;
     try {
       for (;;) {
         await new Promise(done => setTimeout(done, POLL_MS));
@@ -35,6 +39,8 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
       }
     } catch (error) {
       if (error.name !== "AbortError") throw error;
+    } finally {
+      isWaiting = false;
     }
   }
 
@@ -49,12 +55,12 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     root.replaceChildren();
     linked = [];
     const report = appendElement("div", undefined, root);
-    const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""}), onFinding: one => keepInAddress({finding: one.id})});
+    const built = buildReport(report, found, {plotly, addLinks, kept, axis: new URLSearchParams(location.search).get("axis"), onAxis: axis => keepInAddress({axis: axis === "time" ? "time" : ""}), onFinding: one => { isSought = false; keepInAddress({finding: one.id}); }});
     if (isLive) report.querySelector("#facts").after(appendElement("p", describeDrawing(), undefined, "note"));
     plotly.catch(error => report.querySelector("#headline").after(appendElement("p", error.message, undefined, "state bad")));
     keepFocus(focused);
     scrollTo(0, top);
-    showAsked(built, found.findings);
+    showAsked(built, found);
   }
 
   // Links to what was kept come a little later than the text.
@@ -63,9 +69,10 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     Promise.allSettled(linked).then(() => document.activeElement === document.body && restoreFocus(focused));
   }
 
-  // The finding of the address: it is scrolled to once, when it is there, and stays marked.
-  function showAsked(built, findings) {
-    const number = nameAsked() === null ? -1 : findNamed(findings, nameAsked());
+  // The finding of the address: it is scrolled to once, when it is there, and stays marked. The address stays as it is: another
+  // finding may stand for one that is not there.
+  function showAsked(built, {findings, is_final}) {
+    const number = nameAsked() === null ? -1 : findNamed(findings, nameAsked(), is_final && !isLive);
     if (number < 0) return;
     if (isSought) built.showFinding(number);
     else built.markFinding(number);
@@ -90,7 +97,7 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     linked.push(findCaptured(finding).then(one => {
       if (!one) return;
       const when = one.step === null || one.step === finding.step ? "" : ` of step ${formatNumber(one.step)}`;
-      add("Captured tensors" + when, `${addressOf(run, "tensors")}?${new URLSearchParams({key: one.key, nth: one.nth, ...(one.module ? {module: one.module} : {})})}`);
+      add("Captured tensors" + when + (one.whose || ""), `${addressOf(run, "tensors")}?${new URLSearchParams({key: one.key, nth: one.nth, ...(one.module ? {module: one.module} : {})})}`);
     }));
     addExplanation(finding.code, place.parentElement);
   }
@@ -117,16 +124,18 @@ export async function showOverview({root, base, run, ask, listen, link, addressO
     });
   }
 
-  // What was captured of a finding, by as much of module, step and rank as is known: of its module, or of the module that a
-  // parameter is in, the last before its step; else what was captured at its step. Undefined where there is nothing.
+  // What was captured of a finding, by as much of module, step and rank as is known: of its module, or of that which
+  // it is in, the last before its step; else what was captured at its step. whose: told where it is not of its module.
+  // Undefined where there is nothing.
   async function findCaptured({module, step, rank}) {
     if (!module && step === null && rank === null || !(await askCaptured({limit: 1}))) return;
     const ranks = rank === null ? "" : rank, until = step === null ? {} : {steps: `0:${step}`, sort: "step", descending: true};
     for (const name of module ? [module, module.replace(/\.[^.]*$/, "")] : []) {
       const found = await askCaptured({module: name, ranks, ...until, limit: 1});
-      if (found) return {...found, module: name};
+      if (found) return {...found, module: name, whose: name === module || PARAMETER.test(module) ? "" : `, of ${cutText(name, 40)} around it`};
     }
-    if (step !== null || rank !== null) return askCaptured({steps: step === null ? "" : step, ranks, limit: 1});
+    const found = step !== null || rank !== null ? await askCaptured({steps: step === null ? "" : step, ranks, limit: 1}) : undefined;
+    return found && {...found, whose: module ? ", of other modules" : ""};
   }
 
   // The first row of an answer, asked for once.

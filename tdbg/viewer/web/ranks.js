@@ -8,6 +8,7 @@ const TICK_MS = 1000;
 
 export async function showRanks({root, base, run, ask, listen, addressOf, open, stop}) {
   const [first, data] = await Promise.all([ask(base + "/ranks"), ask(base + "/overview")]);
+  if (stop.aborted) return;
   root.replaceChildren();
   appendElement("h2", "Now", root);
   const told = appendElement("p", undefined, root, "note"), quiet = appendElement("p", undefined, root), table = appendElement("div", undefined, root, "scroll whole");
@@ -35,11 +36,15 @@ export async function showRanks({root, base, run, ask, listen, addressOf, open, 
   }
   fill(first);
   const lanes = addLanes();
+  if (first.state === "running") follow();
   await lanes.draw(data);
-  if (first.state !== "running") return;
-  const ticking = setInterval(tellAges, TICK_MS);
-  stop.addEventListener("abort", () => clearInterval(ticking));
-  followDrawing({listen, base, update: fill, redraw: async now => lanes.draw(await ask(base + "/overview"), now.state === "running")});
+
+  // The table goes on whether or not the charts are there yet.
+  function follow() {
+    const ticking = setInterval(tellAges, TICK_MS);
+    stop.addEventListener("abort", () => clearInterval(ticking));
+    followDrawing({listen, base, update: fill, redraw: async now => lanes.draw(await ask(base + "/overview"), now.state === "running")});
+  }
 
   function addLanes() {
     appendElement("h2", "Over time", root);
