@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 MAX_HELD = 10_000
 MAX_HELD_CHARS = 8_000_000
+MAX_WAIT_S = 30.0
 MAX_CHARS = 4_000_000  # of one message
 MAX_PARTIAL = 20_000  # of a printed line that does not end
 SHARE = 0.25  # of the disk budget
@@ -79,7 +80,7 @@ class Records:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.guard = agent.get_guard("records")
-        self.maps = Maps(agent.settings.flag_functions, self.flush_held, agent.record_failure)
+        self.maps = Maps(agent.settings.flag_functions, self.flush_held, agent.record_failure, self.flush_overdue)
         budget = agent.settings.disk_budget_bytes
         self._share_bytes = int(budget * SHARE)
         self._part_bytes = part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
@@ -99,7 +100,7 @@ class Records:
         self._held: list[Spoken] = []
         self._held_chars = self.lost = self._written_bytes = 0
         self.spent_s = 0.0
-        self._lock = threading.RLock()
+        self._lock = self.maps.lock  # one lock: a signal handler that logs may come while either has it
         self.local = ThreadState()
 
     def submit_record(self, spoken: Spoken, begun: float) -> None:
@@ -117,15 +118,27 @@ class Records:
             if not waits:
                 self._write_record(spoken)
                 return
-            if len(self._held) >= MAX_HELD or self._held_chars > MAX_HELD_CHARS:
-                if self.agent.rank is None:
-                    self.lost += 1
-                    return
-                self._flush_held(at_the_end=True)  # the whole tree takes long to read
+            is_full = len(self._held) >= MAX_HELD or self._held_chars > MAX_HELD_CHARS
+            if is_full and self.agent.rank is None:
+                self.lost += 1
+                return
             self._held.append(spoken)
             self._held_chars += len(spoken.text)
-            if not self.maps.busy:
+            if is_full or self._is_overdue:
+                self._flush_held(at_the_end=True)
+            elif not self.maps.busy:
                 self.flush_held()
+
+    @property
+    def _is_overdue(self) -> bool:
+        """True if the whole tree takes too long to read: what waits is lost if the process is killed."""
+        return bool(self._held) and self.agent.rank is not None and time.time() - self._held[0].t > MAX_WAIT_S
+
+    def flush_overdue(self) -> None:
+        """Write what has waited too long, with what each file says by itself."""
+        with self._lock:
+            if self._is_overdue:
+                self.flush_held(at_the_end=True)
 
     def flush_held(self, at_the_end: bool = False) -> None:
         """Write what waits, if nothing is missing any more."""
@@ -154,7 +167,8 @@ class Records:
         if "\n" in self.local.partial:
             self.guard.call_guarded(self._record_printed_lines, self.local.partial, time.perf_counter())
         if self.agent.rank is not None:
-            self.maps.wait_for_thread(PATIENCE_S)
+            if self._held:
+                self.maps.wait_for_thread(PATIENCE_S)
             self.flush_held(at_the_end=True)
         elif self._held and not is_child():
             self.maps.wait_for_thread(PATIENCE_S)
@@ -264,7 +278,7 @@ class Records:
         """
         begun = time.perf_counter()
         file = frame.f_code.co_filename
-        guards = self.maps.get_single_map(file) if self.maps.is_pending(file) else self.maps.known[file]
+        guards = self.maps.get_single_map(file) if self.maps.is_pending(file) else self.maps.get_map(file)
         line = get_line(frame)
         if guards is None or not (line in guards.lines or line in guards.passed_on):
             return

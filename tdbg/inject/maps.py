@@ -16,7 +16,10 @@ from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.guards.program_files import map_of
 
 HEAD_START_S = 0.5  # the reader that `tdbg run` starts beside its command is given so long to begin
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.2
+PATIENCE_S = (
+    120.0  # after so long nobody waits for another process: it may be starved, or what it reads may not be kept
+)
 FREE_S = 0.25  # CPU time that the thread may take at once: a program of 10,000 lines
 SHARE = 0.01  # and of the time after that
 LONGEST_REST_S = 5.0
@@ -29,18 +32,24 @@ class Maps:
 
     A whole tree is read at once, since who calls a function decides whether it is guarded. The maps are kept on disk
     until a file changes (`tdbg.logs.guards.kept`), and then only what changed is parsed again. Cost of an answer: a dict look-up.
-    functions: those of the program that are asked for a flag by name. ready: called in the thread when all that was asked for is there.
+    functions: those of the program that are asked for a flag by name. ready: called in the thread when all that was asked
+    for is there. waiting: called now and then in the thread until then. lock: whoever calls may hold it, or take it.
     """
 
     def __init__(
-        self, functions: Sequence[str], ready: Callable[[], None], failed: Callable[[str, BaseException], None]
+        self,
+        functions: Sequence[str],
+        ready: Callable[[], None],
+        failed: Callable[[str, BaseException], None],
+        waiting: Callable[[], object] = bool,
     ) -> None:
         # by the name that code objects bear; None: nothing in that file is guarded
         self.known: dict[str, GuardMap | None] = {}
         self._functions = functions
-        self._ready = ready
+        self._ready, self._waits = ready, waiting
         self._guard = Guard("guards", failed)
         self._single: dict[str, GuardMap] = {}
+        self._alone: set[str] = set()  # files whose answer is what they say by themselves
         self.read_s = 0.0  # CPU time of the thread
         self.reset_after_fork()
 
@@ -48,8 +57,10 @@ class Maps:
         """In a forked child: the thread stayed in the parent."""
         self._trees: dict[str, dict[str, GuardMap]] = {}
         self._waiting: list[str] = []
-        self._alone: set[str] = set()  # files whose answer is what they say by themselves
-        self._lock = threading.RLock()  # a signal handler may log too
+        for file in self._alone:
+            self.known.pop(file, None)
+        self._alone.clear()
+        self.lock = threading.RLock()  # a signal handler may log too
         self._thread: threading.Thread | None = None
         self._is_late = threading.Event()  # somebody waits for the thread
 
@@ -93,8 +104,8 @@ class Maps:
 
     def use_single_maps(self, files: Iterable[str]) -> None:
         """Let these files have the map of what each says by itself, until the tree is there: nobody can wait for it."""
-        with self._lock:
-            for file in set(files):
+        with self.lock:
+            for file in filter(self.is_pending, set(files)):
                 self.known[file] = self.get_single_map(file)
                 self._alone.add(file)
 
@@ -111,7 +122,7 @@ class Maps:
         return find_source_root(path, main, os.getcwd())
 
     def _request_tree(self, root: str) -> None:
-        with self._lock:
+        with self.lock:
             if root in self._trees or root in self._waiting:
                 return
             self._waiting.append(root)
@@ -122,24 +133,28 @@ class Maps:
     def _read_tree(self, root: str) -> dict[str, GuardMap]:
         """What another process has read; where none does, it is read here, by one rank of the machine."""
         found = find_kept_maps(root, self._functions, wait_while_recording)
-        if found is None:
-            self._is_late.wait(HEAD_START_S)
-        while found is None:
+        if found is not None:
+            return found
+        pace, until = _Pace(self._is_late, self._waits), time.monotonic() + PATIENCE_S
+        self._is_late.wait(HEAD_START_S)
+        while True:
             with take_turn(root, self._functions) as is_ours:
-                found = tree_maps(root, self._functions, _Pace(self._is_late).rest) if is_ours else None
-            if found is None:
-                time.sleep(LOOK_EVERY_S)
-        return found
+                if is_ours or self._is_late.is_set() or time.monotonic() > until:
+                    return tree_maps(root, self._functions, pace.rest)
+            self._is_late.wait(LOOK_EVERY_S)
+            self._waits()
 
     def _build_trees(self) -> None:
         while True:
             begun = time.thread_time()
             tree = self._guard.call_guarded(self._read_tree, self._waiting[0]) or {}
             self.read_s += time.thread_time() - begun
-            with self._lock:
-                self._trees[self._waiting.pop(0)] = tree
-                while self._alone:
-                    self.known.pop(self._alone.pop(), None)
+            with self.lock:
+                root = self._waiting.pop(0)
+                self._trees[root] = tree
+                for file in [file for file in self._alone if self._find_root(os.path.abspath(file)) == root]:
+                    self._alone.remove(file)
+                    self.known[file] = tree.get(os.path.abspath(file))
                 if self._waiting:
                     continue
                 self._thread = None
@@ -151,11 +166,11 @@ class Maps:
 class _Pace:
     """Keeps what a thread takes of the CPU small: while it holds the interpreter, the training waits.
 
-    is_late: no rest from now on, as somebody waits.
+    is_late: no rest from now on, as somebody waits. meanwhile: called before each rest.
     """
 
-    def __init__(self, is_late: threading.Event) -> None:
-        self._is_late = is_late
+    def __init__(self, is_late: threading.Event, meanwhile: Callable[[], object]) -> None:
+        self._is_late, self._meanwhile = is_late, meanwhile
         self._begun_t, self._begun_cpu_s = time.monotonic(), time.thread_time()
 
     def rest(self) -> None:
@@ -163,6 +178,7 @@ class _Pace:
         wait_while_recording()
         owed_s = time.thread_time() - self._begun_cpu_s - FREE_S - SHARE * (time.monotonic() - self._begun_t)
         if owed_s > 0.0:
+            self._meanwhile()
             self._is_late.wait(min(owed_s / SHARE, LONGEST_REST_S))
 
 

@@ -9,11 +9,13 @@ import os
 import signal
 from collections.abc import Sequence
 
+from tdbg.inject.console_level import PACKAGES
 from tdbg.inject.source_roots import find_source_root
 from tdbg.launch.orphans import KEPT, die_with, let_go_of_files
-from tdbg.logs.guards.kept import forget_old_maps, take_turn, tree_maps, wait_until_settled
+from tdbg.logs.guards.kept import find_kept_maps, forget_old_maps, take_turn, tree_maps, wait_until_settled
 
 LOWEST_PRIORITY = 19
+ATTEMPTS = 3  # nothing is kept where a file changes meanwhile
 
 
 class SourceReader:
@@ -48,16 +50,19 @@ class SourceReader:
 
 
 def find_script(words: Sequence[str]) -> str | None:
-    """The script or module that a command runs, as an absolute path; None if it names no file that is there."""
-    for place, word in enumerate(words):
-        if word.endswith(".py") and os.path.isfile(word):
-            return os.path.abspath(word)
-        if word in ("-m", "--module") and place + 1 < len(words):
-            path = os.path.abspath(os.path.join(*words[place + 1].split(".")))
-            for file in (f"{path}.py", os.path.join(path, "__main__.py")):
-                if os.path.isfile(file):
-                    return file
-    return None
+    """The script or module that a command runs, as an absolute path; None if it names no file of a program's."""
+    named = (file for place, word in enumerate(words) for file in _list_files(word, words[place + 1 : place + 2]))
+    return next((file for file in named if os.path.isfile(file) and not file.startswith(PACKAGES)), None)
+
+
+def _list_files(word: str, following: Sequence[str]) -> list[str]:
+    """The files that a word of a command may stand for."""
+    if word.endswith(".py"):
+        return [os.path.abspath(word)]
+    if word not in ("-m", "--module") or not following:
+        return []
+    path = os.path.abspath(os.path.join(*following[0].split(".")))
+    return [f"{path}.py", os.path.join(path, "__main__.py")]
 
 
 def _read_source(root: str, functions: Sequence[str], parent: int) -> None:
@@ -65,7 +70,8 @@ def _read_source(root: str, functions: Sequence[str], parent: int) -> None:
     code = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                signal.signal(number, signal.SIG_DFL)
         die_with(parent)
         let_go_of_files(KEPT)
         os.nice(LOWEST_PRIORITY)
@@ -76,8 +82,11 @@ def _read_source(root: str, functions: Sequence[str], parent: int) -> None:
 
         with take_turn(root, functions) as is_ours:
             if is_ours:
-                wait_until_settled(root)
-                tree_maps(root, functions, check_parent)
+                for _ in range(ATTEMPTS):
+                    wait_until_settled(root)
+                    tree_maps(root, functions, check_parent)
+                    if find_kept_maps(root, functions, check_parent) is not None:
+                        break
                 forget_old_maps()
         code = 0
     finally:

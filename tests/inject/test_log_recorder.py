@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +22,7 @@ from tdbg.inject import log_recorder as records_module
 from tdbg.inject import maps as maps_module
 from tdbg.inject.log_recorder import Records, Spoken
 from tdbg.logs.guards.flagsets import NONE
+from tdbg.logs.guards.kept import take_turn
 
 STEP = """
 import logging, os, sys, warnings, threading
@@ -385,6 +388,34 @@ def test_records_that_wait_for_the_first_step_are_looked_at_once(
         *map(str, range(200)),
         "raised",
     ]  # with those before it
+
+
+@pytest.mark.parametrize("calls", ["another record", "the thread"])
+def test_records_do_not_wait_for_a_large_tree(
+    calls: str, waiting_records: Records, cache_folder: None, tmp_path: Path
+) -> None:
+    """A process that is killed takes with it what waits: after half a minute each file speaks for itself."""
+    program = tmp_path / "program" / "train.py"
+    program.parent.mkdir()
+    program.write_text("if cfg.DEBUG.MEMORY:\n    log.info('old')\n")
+    agent = cast(Any, waiting_records.agent)
+    agent.rank, agent.folder = 0, tmp_path
+    with take_turn(str(program.parent), ()) as is_ours:
+        assert is_ours
+        for text, age_s in (("old", 29.0), ("new", 0.0)):
+            spoken = replace(make_spoken(text), t=time.time() - age_s, places=[(str(program), 2)])
+            waiting_records.submit_record(spoken, 0.0)
+        assert not (tmp_path / "records.jsonl").exists()
+        time.sleep(1.1)
+        if calls == "another record":
+            waiting_records.submit_record(replace(make_spoken("last"), t=time.time()), 0.0)
+        else:
+            until = time.monotonic() + 30.0
+            while not (tmp_path / "records.jsonl").exists() and time.monotonic() < until:
+                time.sleep(0.05)
+        kept = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert [(one["message"], one["flags"]) for one in kept][:2] == [("old", ["MEMORY"]), ("new", ["MEMORY"])]
+    waiting_records.maps.wait_for_thread(30.0)
 
 
 @pytest.fixture

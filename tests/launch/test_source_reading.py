@@ -2,19 +2,24 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tdbg.inject.maps import FREE_S, Maps
 from tdbg.launch.source_reading import SourceReader, find_script
-from tdbg.logs.guards.kept import take_turn
+from tdbg.logs.guards.kept import find_kept_maps, forget_old_maps, take_turn, tree_maps, wait_until_settled
 from tdbg.logs.guards.program_files import maps_below
 from tdbg.logs.guards.reader import CHECKERS
 
+RUN = find_spec("torch.distributed.run")
+INSTALLED = (RUN and RUN.origin) or ""
 FILES = 60
 FILE = "\n".join(f"def log_part_{number}(cfg, value):\n    print('part', value + {number})\n" for number in range(60))
 TALK = "import logging\ndef say(text):\n    logging.getLogger('talk').warning(text)\n"
@@ -105,6 +110,33 @@ def test_one_reads_at_a_time(large_tree: Path) -> None:
         assert third
 
 
+def test_a_forked_process_keeps_nobody_from_a_turn(large_tree: Path) -> None:
+    """As a loader worker that is started meanwhile: it has the lock's file open for the rest of the training."""
+    with take_turn(str(large_tree), CHECKERS) as first:
+        assert first
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60.0)
+            os._exit(0)
+    try:
+        with take_turn(str(large_tree), CHECKERS) as second:
+            assert second
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_what_is_still_wanted_outlives_its_age(large_tree: Path, tmp_path: Path) -> None:
+    assert tree_maps(str(large_tree), CHECKERS, bool) and find_kept_maps(str(large_tree), CHECKERS, bool) is None
+    wait_until_settled(str(large_tree))
+    tree_maps(str(large_tree), CHECKERS, bool)
+    for file in (tmp_path / "cache").glob("*/*/*"):
+        os.utime(file, (1.0, 1.0))
+    tree_maps(str(large_tree), CHECKERS, bool)
+    forget_old_maps()
+    assert find_kept_maps(str(large_tree), CHECKERS, bool) is not None
+
+
 def test_without_a_cache_each_reads(large_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -132,7 +164,26 @@ def test_what_a_file_says_alone_gives_way_to_the_tree(large_tree: Path) -> None:
     alone = maps.get_map(file)
     assert not maps.is_pending(file) and alone is not None and alone.passed_on
     maps.wait_for_thread(100.0)
-    assert not maps.is_pending(file) and maps.get_map(file) is not alone
+    whole = maps.get_map(file)
+    assert not maps.is_pending(file) and whole is not None and whole is not alone and whole.passed_on
+
+
+def test_who_is_late_reads_beside_another(large_tree: Path) -> None:
+    maps = Maps((), lambda: None, lambda part, error: None)
+    with take_turn(str(large_tree), ()) as is_ours:
+        assert is_ours and maps.is_pending(str(large_tree / "talk.py"))
+        maps.wait_for_thread(100.0)
+        assert not maps.is_pending(str(large_tree / "talk.py"))
+
+
+def test_it_says_while_it_waits(large_tree: Path) -> None:
+    """So that records do not wait for ever."""
+    told = threading.Event()
+    maps = Maps((), lambda: None, lambda part, error: None, told.set)
+    with take_turn(str(large_tree), ()):
+        assert maps.is_pending(str(large_tree / "talk.py"))
+        assert told.wait(30.0)
+    maps.wait_for_thread(100.0)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +194,8 @@ def test_what_a_file_says_alone_gives_way_to_the_tree(large_tree: Path) -> None:
         (["python", "-m", "inner.go"], "inner/go.py"),
         (["python", "-m", "inner"], "inner/__main__.py"),
         (["python", "-m", "torch.distributed.run", "train.py"], "train.py"),
+        (["python", INSTALLED, "train.py"], "train.py"),
+        (["python", INSTALLED], None),
         (["python", "missing.py"], None),
         (["python", "-m"], None),
         (["python", "-c", "pass"], None),

@@ -32,6 +32,8 @@ def tree_maps(root: str, checkers: Sequence[str], pause: Callable[[], object]) -
     path, stamps = _name_kept(root, checkers, "json"), _collect_stamps(root, pause)
     kept = _load_maps(str(path), stamps)
     if kept is not None:
+        with contextlib.suppress(OSError):
+            os.utime(path)  # still wanted
         return kept
     maps = {name: found for name, found in maps_below(root, checkers, pause).items() if found.lines or found.passed_on}
     newest = max((max(stamp[:2]) for stamp in stamps.values()), default=0)
@@ -52,10 +54,11 @@ def wait_until_settled(root: str) -> None:
 
 
 def forget_old_maps() -> None:
-    """Remove what was kept more than `KEPT_S` ago, also by other versions: each change of a file leaves its facts behind."""
+    """Remove what was not used for `KEPT_S`, also by other versions: each change of a file leaves its facts behind."""
     for path in cache_folder().parent.glob("guards-*/*.*"):
         with contextlib.suppress(OSError):
-            if path.suffix in (".json", ".lock") and path.lstat().st_mtime < time.time() - KEPT_S:
+            is_ours = path.suffix in (".json", ".lock") or path.name.startswith(".")  # a draft of a process that died
+            if is_ours and path.lstat().st_mtime < time.time() - KEPT_S:
                 path.unlink()
 
 
@@ -65,6 +68,8 @@ def take_turn(root: str, checkers: Sequence[str]) -> Iterator[bool]:
 
     Where the cache cannot be written, or its file system knows no locks, each has its turn.
     """
+    import fcntl
+
     path = _name_kept(root, checkers, "lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,16 +78,18 @@ def take_turn(root: str, checkers: Sequence[str]) -> Iterator[bool]:
         yield True
         return
     try:
-        yield _lock_file(handle)
+        os.utime(handle)
+        yield _change_lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
+        _change_lock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile holds the same lock
         os.close(handle)
 
 
-def _lock_file(handle: int) -> bool:
+def _change_lock(handle: int, how: int) -> bool:
     import fcntl
 
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, how)
     except OSError as error:
         return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
     return True
