@@ -73,13 +73,13 @@ def describe_pressure(samples: Sequence[Sample], rank: int, since_t: float, thre
     if len(after) < LEAST_SAMPLES:
         return []
     signs = [
-        *_find_cpu_wait(before, after, rank),
         *_find_threads(before, after, rank, threads_set),
         *_find_signs(before, after),
         *_find_slow_clock(before, after),
     ]
     if len(signs) > 1 and "wait for a CPU" in signs[-1]:
         del signs[-1]  # the others say why
+    signs += _find_cpu_wait(before, after, rank)  # what it comes from stands before it
     return [f"on its host: {', and '.join(signs[:SHOWN])}"] if signs else []
 
 
