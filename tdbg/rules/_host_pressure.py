@@ -92,7 +92,7 @@ def _find_cpu_wait(before: Sequence[Sample], after: Sequence[Sample], rank: int)
         return
     usual = max(statistics.median(others), was or 0.0)
     if now - usual >= CPU_WAIT and now >= GROWTH * usual:
-        yield f"rank {rank} waits for a CPU {now:.0%} of the time ({statistics.median(others):.0%} on other ranks)"
+        yield f"rank {rank} has to wait for a CPU {now:.0%} of the time ({statistics.median(others):.0%} on other ranks)"
 
 
 def _find_signs(before: Sequence[Sample], after: Sequence[Sample]) -> Iterator[str]:

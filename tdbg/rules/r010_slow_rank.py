@@ -191,8 +191,9 @@ class SlowRank(Rule):
     12 steps on record, for a fifth of the step and 5 ms; or where such steps, if seldom or in changing phases (as
     under a CPU quota), add a second and 15 % of the time. Several ranks, half of all at most, that are about as
     slow while all others are much faster are named together, and with their host if they are all of its ranks.
-    Where samples of that rank's host, taken by the supervisor, show something out of the ordinary since it became slow, a line says what: a
-    CPU quota, more threads than CPUs, other processes, memory pressure, swap, the disk, a lower CPU frequency.
+    Where samples of that rank's host, taken by the supervisor, show something out of the ordinary since it
+    became slow, a line says what: a CPU quota, more threads than CPUs, other processes, memory pressure, swap,
+    the disk, a lower CPU frequency, or that its main thread waits for a CPU.
 
     Why it matters: Every step takes as long as that of the slowest rank. On N ranks one slow loader, host
     or logger wastes N times what it costs, and no rank's own figures show it: they all report the same

@@ -56,7 +56,7 @@ class SameDraws(Rule):
     only a note: many programs do it, and the loss is right.
 
     Example:
-        TD-R011 info: ranks 0-1 draw the same random numbers from torch for Images: what they draw for their samples is alike
+        TD-R011 info: ranks 0-1 draw the same random numbers from torch for their samples of Images
 
     What to do: Give the augmentation a generator of its own with `seed + rank` as its seed, or set that seed in the
     loader's `worker_init_fn`. Seed a whole process so only where nothing else needs equal draws: a shuffle of which
@@ -110,7 +110,7 @@ class SameDraws(Rule):
         datasets = sorted({launch.datasets[draw] for draw in draws})
         return self.make_finding(
             f"{format_ranks(ranks)} draw the same random numbers from {join_limited(sources, 3)} for"
-            f" {join_limited(datasets, 3)}: what they draw for their samples is alike",
+            f" their samples of {join_limited(datasets, 3)}",
             first_step=min(launch.steps[rank] for rank in ranks),
             rank=min(ranks),
             phase="input",

@@ -497,10 +497,7 @@ def test_ranks_that_draw_the_same_are_a_note(make_stream: Any) -> None:
     found = [[*make_own_batches(rank), make_drawn(SAME_DRAW, ("random", rank, rank + 7))] for rank in range(2)]
     (finding,) = run_ranks(make_stream(), *found).judge_stream().findings
     assert (finding.code, finding.severity, finding.rank, finding.first_step) == ("TD-R011", "info", 0, 1)
-    assert (
-        finding.title
-        == "ranks 0-1 draw the same random numbers from torch for Images: what they draw for their samples is alike"
-    )
+    assert finding.title == "ranks 0-1 draw the same random numbers from torch for their samples of Images"
     assert finding.cause.startswith("all ranks set the same seed")
 
 
@@ -509,7 +506,7 @@ def test_a_generator_of_the_dataset_is_told_as_such_and_the_other_rank_left_out(
     draws = [OWN_DRAW, ("dataset.rng", 5, 9), OWN_DRAW]
     found = [[*make_own_batches(rank, **group), make_drawn(draw)] for rank, draw in enumerate(draws)]
     (finding,) = run_ranks(make_stream(), *found).judge_stream().findings
-    assert finding.title.startswith("ranks 0, 2 draw the same random numbers from dataset.rng for Images")
+    assert finding.title.startswith("ranks 0, 2 draw the same random numbers from dataset.rng for their samples of Images")
     assert finding.try_next == "add the rank to the seed of that generator"
 
 

@@ -28,7 +28,7 @@ def make_samples(before: dict[str, Any], after: dict[str, Any], count: int = 5) 
         ({}, {"threads": {"0": 10, "1": 40}}, "rank 1 has 40 threads on 2 CPUs (10 before, OMP_NUM_THREADS=32)"),
         ({"ghz": 3.0}, {"ghz": 1.2}, "its CPUs run at 1.2 GHz (3 before)"),
         ({"runnable": 4}, {"runnable": 12, "cpu_stall": 0.9}, "12 runnable threads on 2 CPUs (4 before)"),
-        ({"cpu_waits": {"0": 0.0, "1": 0.1}}, {"cpu_waits": {"0": 0.02, "1": 0.7}}, "rank 1 waits for a CPU 70% of the time (2% on other ranks)"),
+        ({"cpu_waits": {"0": 0.0, "1": 0.1}}, {"cpu_waits": {"0": 0.02, "1": 0.7}}, "rank 1 has to wait for a CPU 70% of the time (2% on other ranks)"),
         ({}, {"cpu_stall": 0.9}, "processes wait for a CPU 90% of the time (5% before)"),
     ],
 )  # fmt: skip
