@@ -506,7 +506,9 @@ def test_a_generator_of_the_dataset_is_told_as_such_and_the_other_rank_left_out(
     draws = [OWN_DRAW, ("dataset.rng", 5, 9), OWN_DRAW]
     found = [[*make_own_batches(rank, **group), make_drawn(draw)] for rank, draw in enumerate(draws)]
     (finding,) = run_ranks(make_stream(), *found).judge_stream().findings
-    assert finding.title.startswith("ranks 0, 2 draw the same random numbers from dataset.rng for their samples of Images")
+    assert finding.title.startswith(
+        "ranks 0, 2 draw the same random numbers from dataset.rng for their samples of Images"
+    )
     assert finding.try_next == "add the rank to the seed of that generator"
 
 

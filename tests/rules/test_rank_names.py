@@ -28,7 +28,7 @@ UNTOLD = "reason"  # of a trial of preflight: why it was not made
 LOOKS = 30  # of each try: observations that last
 OF_RUNS = {"TD-C001", "TD-C002", "TD-C003"}  # about the program and its flags, whichever process it was
 OF_RANKS = {
-    f"TD-R{number:03d}" for number in (1, 2, 4, 5, 6, 7, 8, 9, 10)
+    f"TD-R{number:03d}" for number in (1, 2, 4, 5, 6, 7, 8, 9, 10, 11)
 }  # what ranks have in common: no others are read
 INTEGERS = (0, 1, 2, 5, 30, 100, 1000)
 NUMBERS = (0.0, 1e-12, 1e-4, 0.5, 0.9, 1.0, 2.5, 100.0, 1e5)
