@@ -92,7 +92,7 @@ def find_line_end(file: IO[bytes], at: int) -> int:
     for begin in range(at, at + MAX_LINE_BYTES, READ_BYTES):
         data = os.pread(file.fileno(), READ_BYTES, begin)
         end = data.find(b"\n")
-        if end >= 0 or len(data) < READ_BYTES:
+        if end >= 0 or len(data) < READ_BYTES or b"\0" in data:  # no line has that: a hole in the file
             return begin + (end if end >= 0 else len(data))
     return at + MAX_LINE_BYTES
 
