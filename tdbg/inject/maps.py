@@ -17,9 +17,7 @@ from tdbg.logs.guards.program_files import map_of
 
 HEAD_START_S = 0.5  # the reader that `tdbg run` starts beside its command is given so long to begin
 LOOK_EVERY_S = 0.2
-PATIENCE_S = (
-    120.0  # after so long nobody waits for another process: it may be starved, or what it reads may not be kept
-)
+PATIENCE_S = 120.0  # for another process that reads: it may be starved, or what it reads may not be kept
 FREE_S = 0.25  # CPU time that the thread may take at once: a program of 10,000 lines
 SHARE = 0.01  # and of the time after that
 LONGEST_REST_S = 5.0

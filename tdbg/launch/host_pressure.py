@@ -2,7 +2,8 @@
 
 Every few seconds, and ever more seldom as the run gets longer, a line of JSON goes into ``pressure/HOST-PID.jsonl``: pressure
 stall information, the CPU quota and how long it throttled, other processes' CPU time, memory, swap, I/O wait, frequency, and
-of each rank the threads, and for how long its main thread was ready and had no CPU. Nothing is read in a rank. Where the system has no /proc or /sys (macOS), nothing is written.
+of each rank the threads, and for how long its main thread was ready and had no CPU. Nothing is read in a rank. Where the
+system has no /proc or /sys (macOS), nothing is written.
 """
 
 import contextlib

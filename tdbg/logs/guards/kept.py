@@ -78,7 +78,8 @@ def take_turn(root: str, checkers: Sequence[str]) -> Iterator[bool]:
         yield True
         return
     try:
-        os.utime(handle)
+        with contextlib.suppress(OSError):  # another user's
+            os.utime(handle)
         yield _change_lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         _change_lock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile holds the same lock
