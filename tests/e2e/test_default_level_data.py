@@ -59,7 +59,7 @@ RANKS = {  # kind -> code, and a part of the first line
     "same-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
     "sharded-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
     "flat-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
-    "same-draws": ("TD-R011", "ranks 0-1 draw the same random numbers from torch for NoisySamples"),
+    "same-draws": ("TD-R011", "ranks 0-1 draw the same random numbers from torch for their samples of NoisySamples"),
 }
 MAY_DIFFER = ("ignored", "local-sgd", "zero", "actors", "two-models", "one-batch", "split-model")
 

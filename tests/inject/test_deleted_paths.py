@@ -1,6 +1,7 @@
 """Which paths are gone under --preflight, as several processes see it."""
 
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,9 @@ def delete(journal: str, number: int) -> None:
 
 def test_processes_that_delete_at_once(tmp_path: Path) -> None:
     journal = str(tmp_path / "host.deleted")
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        pool.starmap(delete, [(journal, number) for number in range(4)])
+    # Not forked: a thread of an earlier test that holds a lock would leave it locked in the child for ever.
+    with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(delete, [journal] * 4, range(4)))
     seen = DeletedPaths(journal)
     seen.read_new_records()
     for number in range(4):

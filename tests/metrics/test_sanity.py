@@ -389,6 +389,18 @@ def test_what_is_read_from_text_is_a_note_and_no_more(tmp_path: Path, source: st
     assert ("read from what the program printed" in finding.evidence[0]) == (source == "text")
 
 
+@pytest.mark.parametrize(("first_epoch", "speaks"), [(1, True), (7, False)])
+def test_a_score_that_began_late_is_compared_with_the_loss_since_then(
+    tmp_path: Path, first_epoch: int, speaks: bool
+) -> None:
+    """A busy machine can miss the first printed scores; the loss of 2 / epoch halves before epoch 7, not after it."""
+    rows = make_epoch_rows(train__loss=falling_value)
+    scores = make_epoch_rows(val__acc1=lambda e: 0.07)
+    rows += [row for row in scores if row.epoch is not None and row.epoch >= first_epoch]
+    found = judge_rows(tmp_path, sorted(rows, key=lambda row: row.step))
+    assert ("TD-K012" in [one.code for one in found]) == speaks
+
+
 def test_other_rules_do_not_look_at_what_is_read_from_text(tmp_path: Path) -> None:
     """A constant, a NaN and a best of 0: each is told of what a tracker logs, and may be a misread word in a text."""
     faults = {"train_acc": lambda e: 0.0, "val_loss": lambda e: float("nan"), "best_loss": lambda e: 0.0}

@@ -1,6 +1,7 @@
 """TD-K012: an evaluation score that stays near chance while the training loss falls."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 from tdbg.core.directions import EVALUATION_WORDS, TRAINING_WORDS, direction_of, words_of
 from tdbg.core.events import Finding
@@ -25,7 +26,8 @@ class EvaluationFlat(Rule):
 
     What it does: It looks at accuracies of evaluation, logged anywhere or printed by the program (`val_acc 0.07`). It
     speaks where all values are below 20 %, the last is hardly above the first or the largest at most 1.5 times the
-    smallest, and the training loss, as tdbg saw it or as it was printed, fell to half or less meanwhile. What is read from text is a note and no more.
+    smallest, and the training loss, as tdbg saw it or as it was printed, fell to half or less meanwhile (since one
+    evaluation before the first score). What is read from text is a note and no more.
 
     Why it matters: The model learns something that evaluation does not ask for: labels are numbered in another
     order (classes sorted as text: 1, 10, 2), inputs are normalised in another way, or samples and labels are paired
@@ -53,11 +55,13 @@ class EvaluationFlat(Rule):
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         for one in _iter_scores(seen):
-            losses = [loss for loss in _iter_losses(seen) if loss.rank == one.rank]
-            fallen = next((loss for loss in losses if _has_fallen(loss)), None)
-            if fallen is None or not _is_flat(one) or one.least is None or one.most is None:
+            if not _is_flat(one) or one.least is None or one.most is None:
                 continue
-            values = fallen.course.values
+            losses = [loss for loss in _iter_losses(seen) if loss.rank == one.rank]
+            fallen = next((loss for loss in losses if _has_fallen(_list_meanwhile(loss, one))), None)
+            if fallen is None:
+                continue
+            values = _list_meanwhile(fallen, one)
             is_certain = READ_FROM_TEXT not in (one.source, fallen.source)
             yield self.make_finding(
                 f"{one.key} stays between {one.least.value:.3g} and {one.most.value:.3g} in {format_count(one.count, 'evaluation')} while "
@@ -110,6 +114,17 @@ def _is_flat(one: Series) -> bool:
     return 0.0 < high <= NEAR_CHANCE * scale and not has_risen
 
 
-def _has_fallen(loss: Series) -> bool:
+def _list_meanwhile(loss: Series, score: Series) -> list[float]:
+    """The losses since one evaluation before the first score; the beginning of printed scores can be missing.
+
+    A course has no steps: its values are taken to be evenly spaced.
+    """
+    interval = (score.last.step - score.first_step) / (score.count - 1)
+    duration = max(loss.last.step - loss.first_step, 1)
+    share = (score.first_step - interval - loss.first_step) / duration
     values = loss.course.values
-    return len(values) >= LEAST and not loss.non_finite and 0.0 < values[-1] <= FALL * values[0]
+    return values[max(int(share * len(values)), 0) :]
+
+
+def _has_fallen(losses: Sequence[float]) -> bool:
+    return len(losses) >= LEAST and math.isfinite(sum(losses)) and 0.0 < losses[-1] <= FALL * losses[0]
