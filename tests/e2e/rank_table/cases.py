@@ -216,12 +216,13 @@ def list_cases(hang_s: float = HANG_S) -> list[Case]:
 
 
 def list_tested() -> list[Case]:
-    """What the tests run: faults and twins once, with two ranks under torchrun.
+    """What the tests run: every second fault, its twin and the other healthy programs, two ranks under torchrun.
 
-    Not those of too little CPU and of slow ranks: another test beside them takes CPU as well. test_slow_ranks.py has
-    slow ranks whose time does not depend on that.
+    All of them take four minutes more. Not those of too little CPU and of slow ranks: another test beside them takes
+    CPU as well. test_slow_ranks.py has slow ranks whose time does not depend on that.
     """
-    kinds = {*FAULTS, *HEALTHY} - {*CONTENDED, *(FAULTS[kind].twin for kind in CONTENDED)}
+    faults = [kind for kind in FAULTS if kind not in CONTENDED][::2]
+    kinds = {*faults, *(FAULTS[kind].twin for kind in faults), *HEALTHY[len(TWINS) :]}
     return [case for case in list_cases() if case.ranks == 2 and case.by == "torchrun" and case.kind in kinds]
 
 
