@@ -6,21 +6,28 @@ are timed with it: tdbg and the program evict each other from the nearest caches
 long as in a tight loop, and the code after it runs slower too.
 """
 
+import math
+import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_registry
 
 from tdbg.core.guard import Guard
+from tdbg.runtime.alarm import Attention
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+from tdbg.runtime.fast_path import FastPath
+from tdbg.runtime.forward_calls import KeptCalls
+from tdbg.runtime.last_loss import LastLoss
 from tdbg.runtime.own_hooks import post_hooks_of, pre_hooks_of
 from tdbg.runtime.root_modules import CallHook
+from tdbg.runtime.state import State
 
 # Hooks of torch's for the calls of all modules: those of the program would run on tdbg's module too.
 CALL_HOOKS = (
@@ -32,10 +39,7 @@ REPEATS = 21
 # more than the operations here (4.5 us an entry against 3.4), but would start autograd's engine, which no process that
 # forks later is to have. Both were measured in blocks with and without tdbg's hooks, in turn.
 REAL_CALL, AFTER_BACKWARD = 1.6, 1.3
-# A step on the fast path is four entries that read two numbers from tensors and find the caches cold: 12 us where an
-# entry takes 1.3 us. Measured over whole programs of 19,200 steps of 0.3 ms with and without tdbg, in turn; blocks of
-# 40 steps inside one program give 10 us.
-SKIPPED_STEP = 9.0
+SKIPPED_REPEATS = 9
 PART = "calibration"
 
 
@@ -44,14 +48,10 @@ class Overhead(NamedTuple):
 
     call_s: float  # of a module with a hook before and one after it
     entry_s: float  # of a wrapper around one of torch's functions, or of an optimizer's hook
-
-    @property
-    def skipped_s(self) -> float:
-        """Seconds that a step on the fast path costs; nothing there is timed."""
-        return SKIPPED_STEP * self.entry_s
+    skipped_s: float  # of a step on the fast path, where nothing is timed
 
 
-USUAL = Overhead(16e-6, 4.5e-6)
+USUAL = Overhead(16e-6, 4.5e-6, 12e-6)
 
 
 class _Idle(nn.Module):
@@ -59,6 +59,40 @@ class _Idle(nn.Module):
 
     def forward(self, value: object) -> object:
         return value
+
+
+def _list_fast_entries(tensor: Tensor) -> list[tuple[Callable[[], object], Callable[[], object]]]:
+    """The four entries of a step on the fast path, in order, on a state of tdbg's own: without tdbg, and with it."""
+    state = State()
+    state.reset_state()
+    path = FastPath(state, _do_nothing, _do_nothing, _do_nothing)
+    path.reset_state(Attention(), KeptCalls(), LastLoss())
+    number = torch.ones((), device="cpu", dtype=torch.float32)
+
+    def original(*args: object) -> Tensor:
+        return number
+
+    idle: Any = _IdleOptimizer()
+    backward = path.around_backward(original, original)
+    clip = path.around_clip(original, original, _do_nothing)
+    path.start_skipping(sys.maxsize, idle, math.inf, math.inf)
+    return [
+        (lambda: original(number), lambda: backward(number)),
+        (lambda: original([tensor]), lambda: clip([tensor])),
+        (lambda: None, lambda: path.hook_before_update(idle, (), {})),
+        (lambda: None, lambda: path.hook_after_update(idle, (), {})),
+    ]
+
+
+class _IdleOptimizer:
+    """As much of an optimizer as the fast path reads."""
+
+    def __init__(self) -> None:
+        self.param_groups: list[dict[str, object]] = [{"lr": 0.1}]
+
+
+def _do_nothing(*args: object) -> None:
+    """Where the whole path would be."""
 
 
 def measure_overhead() -> Overhead:
@@ -70,7 +104,7 @@ def measure_overhead() -> Overhead:
 
 @cache
 def _measure_once() -> Overhead:
-    """Takes about 5 ms."""
+    """Takes about 10 ms."""
     budget, guard = Budget(0.0, 0.0), Guard("calibration")
 
     def charge_empty_call(*args: object) -> None:
@@ -88,25 +122,37 @@ def _measure_once() -> Overhead:
     before[0], with_kwargs[0], post_hooks_of(hooked)[0] = hook, True, hook
     tensor = torch.ones(32, 32, device="cpu", dtype=torch.float32)
 
-    def took_s(function: Callable[[], object]) -> float:
-        begun = time.perf_counter()
-        function()
-        work_as_programs_do(tensor)
-        return time.perf_counter() - begun
+    took_s = partial(_took_s, tensor=tensor)
 
     def extra_s(plain: Callable[[], object], entered: Callable[[], object]) -> float:
-        """Beyond what is booked. A core may change its speed at any time: compare with the times beside it."""
+        """Beyond what is booked."""
         took_s(entered)
-        extra, begun_s = [], budget.own_s
-        for _ in range(REPEATS):
-            before_s, entered_s = took_s(plain), took_s(entered)
-            extra.append(entered_s - (before_s + took_s(plain)) / 2)
+        begun_s = budget.own_s
+        extra = [_compare_times(took_s, plain, entered) for _ in range(REPEATS)]
         return max(median(extra) - (budget.own_s - begun_s) / REPEATS, 0.0)
 
+    entries = _list_fast_entries(tensor)
+    skipped = [[_compare_times(took_s, *pair) for pair in entries] for _ in range(SKIPPED_REPEATS)]
     return Overhead(
         REAL_CALL * extra_s(lambda: idle(None), lambda: hooked(None)),
         AFTER_BACKWARD * extra_s(lambda: None, hide_from_compiler(enter_hook)),
+        sum(max(median(extra), 0.0) for extra in zip(*skipped, strict=True)),
     )
+
+
+def _took_s(function: Callable[[], object], tensor: Tensor) -> float:
+    begun = time.perf_counter()
+    function()
+    work_as_programs_do(tensor)
+    return time.perf_counter() - begun
+
+
+def _compare_times(
+    took_s: Callable[[Callable[[], object]], float], plain: Callable[[], object], entered: Callable[[], object]
+) -> float:
+    """What entering takes. A core may change its speed at any time: compare with the times beside it."""
+    before_s, entered_s = took_s(plain), took_s(entered)
+    return entered_s - (before_s + took_s(plain)) / 2
 
 
 def work_as_programs_do(tensor: Tensor) -> None:

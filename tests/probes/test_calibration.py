@@ -11,7 +11,7 @@ from tdbg.runtime.calibration import USUAL, measure_overhead
 def test_the_overhead_is_measured_once_and_draws_nothing() -> None:
     before = torch.get_rng_state()
     found = measure_overhead()
-    assert 0 <= found.call_s < 1e-3 and 0 <= found.entry_s < 1e-3 and found is measure_overhead()
+    assert all(0 <= seconds < 1e-3 for seconds in found) and found is measure_overhead()
     assert torch.equal(torch.get_rng_state(), before)
 
 

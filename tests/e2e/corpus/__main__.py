@@ -23,11 +23,18 @@ from tests.e2e.corpus.runs import Outcome, Program, list_hand_programs, run_prog
 from tests.e2e.corpus.silence_page import LEVELS, summarize_generated, write_page
 
 
+def read_count(text: str) -> int:
+    """A number of programs."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"give a number of programs, not {text!r}")
+    return int(text)
+
+
 def parse_arguments() -> argparse.Namespace:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.corpus")
     parser.add_argument("names", nargs="*", help="parts of names of programs written by hand; all of them without one")
-    parser.add_argument("--generated", type=int, default=0, metavar="N", help="N generated programs instead")
+    parser.add_argument("--generated", type=read_count, default=0, metavar="N", help="N generated programs instead")
     parser.add_argument("--seed", type=int, default=1, help="of the generator")
     parser.add_argument(
         "--levels",
