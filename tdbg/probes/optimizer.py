@@ -21,7 +21,7 @@ from tdbg.core.observations.optimizer import (
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
-from tdbg.runtime.root_modules import unwrap_module
+from tdbg.runtime.root_modules import clean_path, unwrap_module
 from tdbg.runtime.sampling import select_evenly, view_sample
 from tdbg.runtime.torch_compat import norms_of
 from tdbg.runtime.unfrozen import frozen_parameters_of
@@ -123,8 +123,12 @@ class OptimizerReport(Probe):
         self._reported_unregistered = False  # and nothing has explained them since
         self._is_large = False  # the model, at the last search for them
         self._both = 0
-        self._empty = _Run(0)  # updates without any gradient
-        self._has_gradients = False  # a backward pass has run in this step
+        self._empty: weakref.WeakKeyDictionary[Optimizer, _Run] = weakref.WeakKeyDictionary()  # without any gradient
+        self._backwards = 0
+        self._backward_step = 0  # the step of the last of them
+        self._seen_backwards: weakref.WeakKeyDictionary[Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )  # at its last update
         self._moved: _Moved | None = None
         self._spent_s = 0.0
         self._key: tuple[int, ...] = ()
@@ -166,13 +170,17 @@ class OptimizerReport(Probe):
         self._spent_s = time.perf_counter() - begun
 
     def backward_begins(self, loss: Tensor | None) -> None:
-        self._has_gradients = True
+        self._backwards += 1
+        self._backward_step = self.monitor.step + 1
 
     def after_step(self, optimizer: "Optimizer") -> None:
-        moved, self._moved = self._moved, None
+        has_gradients = self._backwards > self._seen_backwards.get(optimizer, 0)
+        self._seen_backwards[optimizer] = self._backwards
         if not self.monitor.is_main(optimizer):
+            if has_gradients and self._looks < COVERAGE_LOOKS:
+                self._look_for_gradients(optimizer)
             return
-        has_gradients, self._has_gradients = self._has_gradients, False
+        moved, self._moved = self._moved, None
         if moved is None:
             return
         begun = time.perf_counter()
@@ -365,47 +373,60 @@ class OptimizerReport(Probe):
 
     # updates of nothing
 
-    def _look_for_gradients(self, optimizer: "Optimizer", moved: _Moved) -> None:
+    def _look_for_gradients(self, optimizer: "Optimizer", moved: _Moved | None = None) -> None:
         """Follow updates in which no parameter of the optimizer has a gradient, while others of a model have one.
 
         After the update, as a closure computes gradients inside it. Copies in another precision, to which a program
         moves gradients itself, have some.
         """
         held = [p for group in optimizer.param_groups for p in group["params"]]
-        if moved.names or any(p.grad is not None for p in held):
-            self._empty = _Run(0)
+        if (moved is not None and moved.names) or any(p.grad is not None for p in held):
+            self._empty.pop(optimizer, None)
             return
-        self._empty.step = self._empty.step or moved.step
-        self._empty.looks += 1
-        if self._empty.looks == EMPTY_LOOKS and held:
-            self._tell_empty(optimizer, held)
+        run = self._empty.setdefault(optimizer, _Run(self._backward_step))
+        run.looks += 1
+        if run.looks == EMPTY_LOOKS and held:
+            self._tell_empty(optimizer, held, run)
 
-    def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor]) -> None:
-        taken = self._collect_holders()
-        root, graded = max(
-            (
-                (root, [p for p in root.parameters() if p.grad is not None and id(p) not in taken])
-                for root in self.monitor.roots.list_roots()
-            ),
-            key=lambda found: len(found[1]),
-            default=(None, []),
-        )
-        other = "" if graded else self.monitor.search.trained_instead()
+    def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _Run) -> None:
+        is_main = self.monitor.is_main(optimizer)
+        root, graded = self._find_unused_gradients(None if is_main else {p.shape[1:] for p in held if p.ndim > 1})
+        other = "" if graded or not is_main else self.monitor.search.trained_instead()
         if not graded and not other:
             return
-        own = {id(p) for p in root.parameters()} if root is not None and graded else set()
+        paths = {id(p): path for path, p in root.named_parameters()} if root is not None and graded else {}
         seen = EmptyUpdates(
             optimizer=type(optimizer).__name__,
             root=type(unwrap_module(root)).__name__ if root is not None and graded else other,
-            since=self._empty.step,
-            updates=self._empty.looks,
+            since=run.step,
+            updates=run.looks,
             held=len(held),
             frozen=sum(not p.requires_grad for p in held),
-            strangers=sum(id(p) not in own for p in held),
+            strangers=sum(id(p) not in paths for p in held),
             graded=len(graded),
-            names=[self._name_of(p) for p in graded[:MAX_NAMES]],
+            names=[clean_path(paths[id(p)]) for p in graded[:MAX_NAMES]],
         )
-        self.emit(seen, step=self._empty.step)
+        self.emit(seen, step=run.step)
+
+    def _find_unused_gradients(self, shapes: Collection[torch.Size] | None) -> tuple[nn.Module | None, list[Tensor]]:
+        """The root with the most parameters that have a gradient and no optimizer, and these.
+
+        With ``shapes`` only models with one of such a shape but for the first dimension: beside several optimizers a
+        model may get gradients that the program does not train.
+        """
+        taken = self._collect_holders()
+        found: list[tuple[nn.Module, list[Tensor]]] = [
+            (root, [p for p in root.parameters() if p.grad is not None and id(p) not in taken])
+            for root in self.monitor.roots.list_roots()
+        ]
+        if shapes is not None:
+            found = [
+                (root, graded)
+                for root, graded in found
+                if any(p.ndim > 1 and p.shape[1:] in shapes for p in graded)
+                and not any(id(p) in taken for p in root.parameters())  # else it is its coverage that tells
+            ]
+        return max(found, key=lambda one: len(one[1])) if found else (None, [])
 
     # the size of an update
 

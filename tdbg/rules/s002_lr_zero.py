@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from tdbg.core.events import Event, Finding, Observation, Step
 from tdbg.core.observations import Evidence
-from tdbg.core.observations.optimizer import ParameterGroups
+from tdbg.core.observations.optimizer import NO_RATE, ParameterGroups
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
@@ -16,11 +16,16 @@ from tdbg.rules.view import View, to_finite
 ZERO_STEPS = 20
 # Recursive schedulers may end a hair below zero; that is rounding, not a negative rate.
 ROUNDING = 1e-6
+CAUSES = (
+    "the schedule ended before the training, or starts at zero and is stepped too rarely",
+    "the schedule is stepped more often than its formula expects, or decays too fast for a run of this length",
+)
 
 
 class _State:
     since: int = 0
     zeros: int = 0
+    largest: float = 0.0  # of the rates of these steps
     highest: float = 0.0
     said: bool = False
 
@@ -31,18 +36,20 @@ class _State:
 
 @RULES.add
 class LearningRateZero(PerProcessRule[_State]):
-    """Says when steps are taken with a learning rate of zero in every group, or with a negative one.
+    """Says when steps are taken with a learning rate of zero in every group, or next to it, or with a negative one.
 
-    What it does: Reports at the 20th step in a row whose rates are all zero, or at once when the rate of any
-    group is negative. It names that group, and its parameters if they are on record (flag OPTIMIZER, or the
-    opening inspection). A rate of zero in one group while another group learns is reported by TD-S010.
+    What it does: Reports at the 20th step in a row whose rates are all zero, or below 1e-10 of the highest rate of
+    the run so far, or at once when the rate of any group is negative. It names that group, and its parameters
+    if they are on record (flag OPTIMIZER, or the opening inspection). A rate of zero in one group while another group learns is reported by TD-S010.
 
     Why it matters: Nothing is learned, and nothing fails: a scheduler that ran out before the training did, or
-    one that starts at zero and is stepped once an epoch, wastes whole epochs in silence. A negative rate climbs
-    instead of descending.
+    one that starts at zero and is stepped once an epoch, wastes whole epochs in silence. So does a factor for an
+    epoch that is applied at every step: 0.8 ** 400 is 1e-39. A negative rate climbs instead of descending.
 
     Example:
         TD-S002 warning: the learning rate has been 0 for 20 steps, since step 981, rank 0
+        TD-S002 warning: the learning rate has been below 1e-10 of its highest for 20 steps, since step 105,
+        rank 0
 
     What to do: Compare the scheduler's number of steps with the real one: accumulation, several ranks and
     dropped last batches change it. Set a floor (`eta_min`) if training is to go on.
@@ -74,10 +81,12 @@ class LearningRateZero(PerProcessRule[_State]):
         state.highest = max(state.highest, high)
         if low < _compute_limit(state) and not state.said:
             return self._make_negative_finding(process, state, event)
-        if abs(high) > 0 or abs(low) > 0:
-            state.zeros = 0
+        largest = max(abs(high), abs(low))
+        if largest > NO_RATE * state.highest:
+            state.zeros, state.largest = 0, 0.0
             return None
         state.since = event.step if state.zeros == 0 else state.since
+        state.largest = max(state.largest, largest)
         state.zeros = event.step - state.since + 1
         if state.zeros < ZERO_STEPS or state.said:
             return None
@@ -86,7 +95,7 @@ class LearningRateZero(PerProcessRule[_State]):
     def finish(self, view: View) -> Iterable[Finding]:
         longest = max((state.zeros for state in self._states.values() if state.said), default=0)
         if self._given and longest > ZERO_STEPS:
-            self._given[0].evidence.insert(0, f"{format_count(longest, 'step')} with rate 0 up to the end")
+            self._given[0].evidence.insert(0, f"{format_count(longest, 'step')} with such a rate up to the end")
         return ()
 
     def _make_negative_finding(self, process: ProcessDir, state: _State, event: Step) -> Finding:
@@ -115,16 +124,21 @@ class LearningRateZero(PerProcessRule[_State]):
 
     def _make_zero_finding(self, process: ProcessDir, state: _State) -> Finding:
         state.said = True
+        rate = f"below {NO_RATE:g} of its highest" if state.largest else "0"
         return self.make_finding(
-            f"the learning rate has been 0 for {ZERO_STEPS} steps, since step {state.since}, {process.display_name}",
+            f"the learning rate has been {rate} for {ZERO_STEPS} steps, since step {state.since}, {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"highest rate before: {format_figure(state.highest)}"],
-            cause="the schedule ended before the training, or starts at zero and is stepped too rarely",
+            evidence=[f"highest rate before: {format_figure(state.highest)}", *_format_largest(state)],
+            cause=CAUSES[state.largest > 0],
             try_next="compare the scheduler's number of steps with the real one",
             grade=Evidence.LOCAL.grade_word,
         )
+
+
+def _format_largest(state: _State) -> list[str]:
+    return [f"the largest since: {format_figure(state.largest)}"] if state.largest else []
 
 
 def _compute_limit(state: _State) -> float:

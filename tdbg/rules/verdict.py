@@ -125,8 +125,11 @@ class Verdict:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
         if self.is_preflight and not self.trials:
             return explain_untested(failed=self._has_preflight_failed())
+        if self.is_preflight_refused:
+            return "preflight refused"
         if self.is_preflight:
-            return "preflight refused" if self.is_preflight_refused else "no problem found in the preflight"
+            tried = any(row["tried"] for row in self.trials)
+            return "no problem found in the preflight" if tried else "the preflight could try nothing"
         if self.level == "off":
             return "level off: nothing was looked at"
         if not any(row["steps"] or row["evals"] for row in (*self.ranks, *self.others)):

@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from tdbg.core.events import STOPPED, Step
 from tdbg.core.guard import EndRun
+from tdbg.core.observations.optimizer import NO_RATE
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.compiler import hide_from_compiler
 from tdbg.runtime.dispatcher import ProbeDispatcher
@@ -31,6 +32,7 @@ class Attention:
     def __init__(self) -> None:
         self._steps = 0  # so many more steps are recorded in any case
         self._rate = 0.0  # the learning rate of the step before
+        self._highest_rate = 0.0
         self._jump_seen = 0  # no jump is told before this step
 
     def escalate(self) -> None:
@@ -48,7 +50,7 @@ class Attention:
         return drawn
 
     def rate_jumped(self, optimizer: Optimizer, step: int) -> bool:
-        """True if the learning rate jumped: worth a record of this step and of each that follows."""
+        """True if the learning rate jumped, or fell to nothing: worth a record of this step and of each that follows."""
         rate = optimizer.param_groups[0].get("lr")
         if not isinstance(rate, float) or self.is_expected_rate(rate):
             return False
@@ -61,10 +63,17 @@ class Attention:
 
     @hide_from_compiler
     def is_expected_rate(self, rate: object) -> bool:
-        """True if a learning rate is no jump from the one before; the next is then compared with it."""
+        """True if a learning rate is no jump from the one before, and not the first that is next to nothing.
+
+        The next is then compared with it.
+        """
         if not isinstance(rate, float):
             return True
         if 0.0 < self._rate * RATE_JUMP < rate:
+            return False
+        if rate > self._highest_rate:
+            self._highest_rate = rate
+        elif rate < self._highest_rate * NO_RATE <= self._rate:
             return False
         self._rate = rate
         return True

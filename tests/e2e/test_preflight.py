@@ -379,3 +379,36 @@ def test_a_program_does_not_run_where_preflight_cannot_start(
         "tdbg: preflight: process [0-9]+ was stopped because tdbg failed to start in it: .*Error: ", done.stderr
     )
     assert list((tmp_path / "work").iterdir()) == []
+
+
+PARTS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+encoder, body = nn.Sequential(nn.Embedding(50, 16)), nn.Sequential(nn.Linear(16, 4))
+optimizers = [torch.optim.SGD(part.parameters(), 0.1) for part in (encoder, body)]
+loss = nn.functional.cross_entropy(body(encoder(torch.randint(0, 50, (8,)))), torch.randint(0, 4, (8,)))
+loss.backward()
+for optimizer in optimizers:
+    optimizer.step()
+"""
+NO_MODEL = """
+import torch
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], 0.1)
+(weight * torch.randn(4)).sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_model_that_is_called_in_parts_is_tried(watched_runner: Runner) -> None:
+    result = watched_runner([sys.executable, "-c", PARTS], PREFLIGHT)
+    tried = {row["trial"] for row in result.verdict["preflight"] if row["tried"]}
+    assert {"evaluation twice", "one sample changed"} <= tried
+    assert "verdict: no problem found in the preflight" in result.stderr
+
+
+def test_a_preflight_that_could_try_nothing_does_not_say_that_no_problem_was_found(watched_runner: Runner) -> None:
+    result = watched_runner([sys.executable, "-c", NO_MODEL], PREFLIGHT)
+    assert "verdict: the preflight could try nothing; " in result.stderr and "no problem" not in result.stderr
+    assert "not tried: evaluation twice (no call of a model was seen)" in result.stderr

@@ -313,6 +313,46 @@ def test_an_optimizer_of_frozen_layers(start_watch: Any, tmp_path: Path, part: s
     assert words[part] in finding.title
 
 
+def train_parts(body: nn.Module, optimizers: list[torch.optim.Optimizer], head: nn.Module) -> None:
+    """A model that is called in parts, each with an optimizer."""
+    for _ in range(8):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        head(body(torch.randn(8, 8))).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.parametrize("turns", [1, -1], ids=["second", "first"])
+def test_a_part_that_is_replaced_after_its_own_optimizer(start_watch: Any, tmp_path: Path, turns: int) -> None:
+    watched = start_watch(**EVERY_STEP)
+    body, head = make_model(), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), torch.optim.Adam(head.parameters())]
+    train_parts(body, optimizers[::turns], nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)))
+    found = [finding for finding in judge_watch(watched, tmp_path) if finding.code == "TD-S011"]
+    assert [finding.first_step for finding in found] == [1]
+    assert "Adam has updated nothing since step 1: its 4 parameters are not those of the Sequential" in found[0].title
+    assert found[0].evidence[1].endswith("that no optimizer uses: 0.weight, 0.bias, 2.weight and 1 more")
+
+
+def test_a_part_that_is_replaced_in_a_model_called_whole_has_one_finding(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
+    optimizers = [torch.optim.SGD(net[0].parameters(), lr=0.01), torch.optim.Adam(net[2].parameters())]
+    net[2] = nn.Linear(16, 4)
+    train_parts(net, optimizers, nn.Identity())
+    assert [code for code in judge_codes(watched, tmp_path) if code[:4] == "TD-S"] == ["TD-S006"]
+
+
+def test_gradients_lent_to_a_model_of_another_shape_are_no_fault(start_watch: Any, tmp_path: Path) -> None:
+    """A perceptual loss that was not frozen, beside an optimizer whose part is not trained yet."""
+    watched = start_watch(**EVERY_STEP)
+    body, idle = make_model(), nn.Linear(5, 3)
+    optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), torch.optim.Adam(idle.parameters())]
+    train_parts(body, optimizers, nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)))
+    assert "TD-S011" not in judge_codes(watched, tmp_path)
+
+
 def train_copies(net: nn.Module) -> None:
     """Gradients are moved to copies, which the optimizer holds."""
     copies = [p.detach().clone() for p in net.parameters()]

@@ -89,6 +89,28 @@ def test_evaluation_in_train_mode(start_watch: Any, tmp_path: Path) -> None:
     assert second.step == 10
 
 
+@pytest.mark.parametrize("part", ["first", "second"])
+def test_a_model_that_is_called_in_parts(start_watch: Any, tmp_path: Path, part: str) -> None:
+    watched = start_watch(**FLAG)
+    plain, layered = nn.Sequential(nn.Linear(4, 4)), Net()
+    parts = (layered, nn.Sequential(nn.Linear(2, 2))) if part == "first" else (plain, layered)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in parts]
+    loader, other = make_batches(5), make_batches(4, seed=1)
+    for _ in range(3):
+        for (x,) in loader:
+            parts[1](parts[0](x)).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        with torch.no_grad():
+            for (x,) in other:
+                parts[1](parts[0](x)).square().mean().item()
+    found = [finding for finding in judge_watch(watched, tmp_path) if finding.code == "TD-C012"]
+    assert [finding.title.partition(": ")[2] for finding in found] == [
+        "pass 1 after step 5, Net, 1 dropout layer and 1 batch norm layer active, rank 0"
+    ]
+
+
 def test_evaluation_with_gradients(start_watch: Any, tmp_path: Path) -> None:
     watched = start_watch(**FLAG)
     run_program(with_gradients)

@@ -1,7 +1,9 @@
 """TD-G..., TD-S..., TD-A...: gradients, learning rate and loss scale off their course."""
 
+import math
 import random
 
+import pytest
 from streams import Stream, make_nonfinite
 
 from tdbg.core.events import Step
@@ -105,7 +107,32 @@ def test_lr_zero_for_long(one_rank):
     run, rank = one_rank
     run.emit_steps(rank, make_noisy(2.0, 100), lr=[1e-3] * 60 + [0.0] * 40)
     finding = find_first(run, "TD-S002")
-    assert finding.first_step == 61 and finding.evidence[0] == "40 steps with rate 0 up to the end"
+    assert finding.first_step == 61 and finding.evidence[0] == "40 steps with such a rate up to the end"
+
+
+def test_a_rate_that_decays_to_nothing(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, make_noisy(2.0, 160), lr=[1e-2 * 0.8**step for step in range(160)])
+    finding = find_first(run, "TD-S002")
+    assert finding.first_step == 105  # 0.8 ** 104 is the first below 1e-10
+    assert finding.title.startswith(
+        "the learning rate has been below 1e-10 of its highest for 20 steps, since step 105"
+    )
+    assert finding.evidence[0] == "56 steps with such a rate up to the end"
+
+
+@pytest.mark.parametrize("end", [300, 100_000])
+def test_a_cosine_that_ends_at_zero_is_healthy(one_rank, end):
+    run, rank = one_rank
+    rates = [5e-4 * (1 + math.cos(math.pi * step / end)) for step in range(end - 300, end + 1)]
+    run.emit_steps(rank, make_noisy(2.0, 301), lr=[1e-3, *rates[1:]])
+    assert "TD-S002" not in run.judge_codes()
+
+
+def test_a_warm_up_from_next_to_nothing_is_healthy(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, make_noisy(2.0, 100), lr=[1e-16 * 1.4**step for step in range(100)])
+    assert "TD-S002" not in run.judge_codes()
 
 
 def test_lr_zero_at_both_ends_of_a_schedule_is_healthy(one_rank):

@@ -14,6 +14,10 @@ RESOLVED = {
 }
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
 
+# A learning rate below this part of the highest one changes no weight in float32. A cosine that ends at zero is below it
+# for its last 6 steps of a million.
+NO_RATE = 1e-10
+
 
 class ParameterGroups(Observed):
     """The groups of an optimizer, at its first look and whenever a hyperparameter or a parameter count changes."""

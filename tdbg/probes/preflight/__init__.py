@@ -126,8 +126,11 @@ class Preflight(Probe):
         self.monitor.end_process()
 
     def _list_calls(self) -> list[Call]:
-        """The calls of roots since the last update; of their parts, where no root was called."""
-        return list(self.monitor.calls) or list(self._outermost.calls)
+        """The calls of roots since the last update, and after them those of modules that no other module was running.
+
+        Of a model that is called in parts, `body(encoder(x))`, the former are without the parts that came first.
+        """
+        return [*self.monitor.calls, *self._outermost.calls]
 
     def _try_as_rank(self) -> None:
         begun = time.perf_counter()

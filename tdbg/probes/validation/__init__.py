@@ -24,6 +24,7 @@ from tdbg.probes.updates import EveryUpdate
 from tdbg.probes.validation.eval_mode_updates import LeftInEvalMode
 from tdbg.probes.validation.hand_cut_batches import HandCutBatches, LossRoots
 from tdbg.probes.validation.random_draws import RandomDraws
+from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import unwrap_module
 from tdbg.runtime.step_record import host_memory_mb
@@ -38,6 +39,7 @@ APART_STEPS = 2  # passes closer to each other are part of training: a teacher, 
 USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said that they are no evaluation
 MAX_ENDED = 4
 MAX_OUTPUTS = 4  # of a call that are followed
+MAX_PARTS = 8  # of a model that is called in parts: the roots of a pass whose layers are looked at
 ALONE_CALLS = 8  # without any optimizer an evaluation is judged after so many calls
 AVERAGED_STEPS = 20  # by then an average has been updated
 LATE_EPOCH = 3  # an evaluation that was not seen by then is told as missing
@@ -67,6 +69,7 @@ class Pass:
     own_batches: int = 0  # of these, from the training data
     dropouts: int = 0  # layers that act otherwise in train mode, and were in it
     norms: int = 0
+    parts: IdentityKeys[nn.Module, None] = field(default_factory=IdentityKeys)  # the roots called, few
     told: bool = False
     input: "weakref.ref[Tensor] | None" = field(default=None)
     hand_cut: HandCutBatches | None = None  # of calls in train mode without gradients, of a model that trains
@@ -157,6 +160,8 @@ class Validation(EveryUpdate):
         if now.hand_cut is not None:  # losses inside of the model are its own
             now.hand_cut.end_watch()
         _add_call(now, module, call)
+        if module not in now.parts and len(now.parts) < MAX_PARTS:
+            self._add_part(now, module)
         now.batches, now.own_batches = self._batches, self._own_batches
         if now.draws is not None and not call.graded:
             now.draws.begin_call()
@@ -172,14 +177,23 @@ class Validation(EveryUpdate):
         if found.step - self._last_step >= APART_STEPS:
             with self.work():
                 found.host_mb, found.device_mb = host_memory_mb(), _device_mb()
-                if module.training:
-                    found.dropouts, found.norms = active_layers(module)
                 if isinstance(module, AveragedModel):
                     self._look_at_average(module)
                 found.hand_cut = self._watch_hand_cut(module)
                 if not module.training and not any(layer.training for layer in module.modules()):
                     found.draws = RandomDraws(self.guard)
         return found
+
+    def _add_part(self, now: Pass, module: nn.Module) -> None:
+        """Look at the layers of a root that the pass had not called before: `body(encoder(x))` has two."""
+        now.parts[module] = None
+        if not module.training or now.step - self._last_step < APART_STEPS:
+            return
+        with self.work():
+            dropouts, norms = active_layers(module)
+        if dropouts + norms and not now.dropouts + now.norms:
+            now.root = type(unwrap_module(module)).__name__
+        now.dropouts, now.norms = now.dropouts + dropouts, now.norms + norms
 
     def _watch_hand_cut(self, module: nn.Module) -> HandCutBatches | None:
         is_trained = unwrap_module(module) in self.monitor.trained_roots_in_train_mode
