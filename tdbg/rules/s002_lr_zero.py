@@ -36,11 +36,12 @@ class _State:
 
 @RULES.add
 class LearningRateZero(PerProcessRule[_State]):
-    """Says when steps are taken with a learning rate of zero in every group, or next to it, or with a negative one.
+    """Says when steps are taken with a learning rate of zero or next to it in every group, or a negative one.
 
     What it does: Reports at the 20th step in a row whose rates are all zero, or below 1e-10 of the highest rate of
     the run so far, or at once when the rate of any group is negative. It names that group, and its parameters
-    if they are on record (flag OPTIMIZER, or the opening inspection). A rate of zero in one group while another group learns is reported by TD-S010.
+    if they are on record (flag OPTIMIZER, or the opening inspection). A rate of zero in one group while another
+    group learns is reported by TD-S010.
 
     Why it matters: Nothing is learned, and nothing fails: a scheduler that ran out before the training did, or
     one that starts at zero and is stepped once an epoch, wastes whole epochs in silence. So does a factor for an
