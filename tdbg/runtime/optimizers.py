@@ -10,6 +10,8 @@ from tdbg.runtime.root_modules import list_alive
 from tdbg.runtime.tensors import has_no_data
 
 OTHER_OPTIMIZER_TAKES_OVER = 16
+PHASES = 2  # so often has another one taken over: then optimizers take turns for many steps each,
+NEXT_TAKES_OVER = 2  # and the next one counts from its second update in a row
 
 
 class Optimizers:
@@ -24,6 +26,8 @@ class Optimizers:
         self._alive: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self._main: weakref.ref[Optimizer] | None = None
         self._main_idle = 0  # updates of others since its last
+        self._in_a_row: tuple[weakref.ref[Optimizer] | None, int] = None, 0  # updates of one of them
+        self._taken_over = 0
         self._others: set[str] = set()  # classes of optimizers that stepped and are not the one that counts
         self._awaited: list[
             tuple[list[weakref.ref[Tensor]], Callable[[], None]]
@@ -74,17 +78,26 @@ class Optimizers:
     def main_stepped(self) -> None:
         """A step was counted."""
         self._main_idle = 0
+        self._in_a_row = None, 0
 
     def other_stepped(self) -> None:
         """An update that is not counted."""
         self._main_idle += 1
 
     def give_way(self, optimizer: Optimizer) -> None:
-        """After many updates of another optimizer in a row that one counts, unless a class was asked for."""
+        """After many updates of other optimizers in a row the last one counts, unless a class was asked for.
+
+        Where that has come before, after a few of the same one.
+        """
         self._others.add(type(optimizer).__name__)
+        before, times = self._in_a_row
+        times = times + 1 if before is not None and before() is optimizer else 1
+        self._in_a_row = weakref.ref(optimizer), times
         if self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
             self.note_missing_class()
-        if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not self._wanted:
+        is_next = self._taken_over >= PHASES and times >= NEXT_TAKES_OVER
+        if (is_next or self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER) and not self._wanted:
+            self._taken_over += 1
             self._main = weakref.ref(optimizer)
             name = type(optimizer).__name__
             self._note("step-optimizer", f"the optimizer counted so far is idle; steps of {name} count from now on")
