@@ -101,10 +101,10 @@ def list_grades(finding: Finding) -> list[str]:
 
 
 def format_finding(finding: Finding, limit: int = BLOCK_LINES) -> list[str]:
-    """A finding with its evidence, its cause and what to try, at most ``limit`` lines."""
-    tail = list_advice(finding)
+    """A finding with its evidence, its cause and what to try, at most ``limit`` lines, and one more if it is not sure."""
+    tail, grades = list_advice(finding), list_grades(finding) if limit > 1 else []
     room = max(limit - 1 - len(tail), 0)
-    return [format_title(finding), *list_evidence(finding, room), *tail][:limit]
+    return [format_title(finding), *list_evidence(finding, room), *grades, *tail][: limit + len(grades)]
 
 
 def list_advice(finding: Finding) -> list[str]:

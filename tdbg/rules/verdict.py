@@ -20,7 +20,7 @@ from tdbg.rules.debug_summary import (
     summarize_debuggers,
     summarize_training,
 )
-from tdbg.rules.finding_lines import Story, format_finding, format_title, group_stories, list_grades, list_stories
+from tdbg.rules.finding_lines import Story, format_finding, format_title, group_stories, list_stories
 from tdbg.rules.flag_lines import InjectionRow, format_flags
 from tdbg.rules.preflight_lines import TrialRow, explain_untested, format_trials
 from tdbg.rules.rank_lines import RankRow, format_loss, has_ended_as_planned, list_processes, list_progress
@@ -299,7 +299,7 @@ class Verdict:
         """All that is known of a finding, and what it follows from."""
         origin = self._find_origin(next(place for place, one in enumerate(self.findings) if one is finding))
         follows = [f"  follows from: {format_title(self.findings[origin['finding']])}"] if origin else []
-        return ["", *format_finding(finding, limit=40), *list_grades(finding), *follows]
+        return ["", *format_finding(finding, limit=40), *follows]
 
     def _format_healthy_run(self) -> list[str]:
         """What was watched and what was not; of ranks only what the headline does not say."""
