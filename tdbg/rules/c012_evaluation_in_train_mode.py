@@ -18,7 +18,8 @@ class EvaluationInTrainMode(KindsRule):
     it follows the calls between training steps. It speaks when a pass of at least VALIDATION.calls calls, each on a
     batch of a data loader, ran without gradients (or with gradients that nobody used) while the model and such
     layers were in train mode. Batches that the program cuts itself count where a loss was computed of each without
-    gradients, by the model that is trained or by a loss function of torch, and no two were the same.
+    gradients, by the model that is trained or by a loss function of torch, and no two were the same. Shorter passes
+    count from the third in a row, where a loss was computed of each call.
 
     Why it matters: Dropout makes the metrics worse and noisy. Batch normalisation is worse: it normalises by the
     evaluation batch, and changes the running statistics that the trained model will use.

@@ -407,6 +407,61 @@ def test_the_last_evaluation_of_a_run_is_told_at_once_on_an_accelerator(
     assert judge_codes(watched, tmp_path) == ["TD-C012"]
 
 
+HELD_OUT = torch.randn(16, 4), torch.randint(2, (16,))
+
+
+def loss_of_all_at_once(model: nn.Module) -> None:
+    nn.functional.cross_entropy(model(HELD_OUT[0]), HELD_OUT[1]).item()
+
+
+def loss_of_two_batches(model: nn.Module) -> None:
+    for half in range(2):
+        x, y = (one[8 * half : 8 * half + 8] for one in HELD_OUT)
+        nn.functional.cross_entropy(model(x), y).item()
+
+
+@pytest.mark.parametrize("evaluation", [loss_of_all_at_once, loss_of_two_batches])
+def test_evaluation_of_few_calls_is_named_once_it_has_come_again(
+    start_watch: Any, tmp_path: Path, evaluation: Any
+) -> None:
+    watched = start_watch(**FLAG)
+    train_by_hand(Net(), evaluation, steps=18, returns_loss=False)
+    (finding,) = judge_watch(watched, tmp_path)
+    assert (finding.code, finding.first_step) == ("TD-C012", 12)
+
+
+def test_evaluation_of_one_batch_of_a_loader(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    model, held_out = Net(), DataLoader(TensorDataset(*HELD_OUT), batch_size=16)
+    optimizer = None
+    for _ in range(5):
+        optimizer = train_model(model, make_batches(5), optimizer)
+        with torch.no_grad():
+            for x, y in held_out:
+                nn.functional.cross_entropy(model(x), y).item()
+    assert judge_codes(watched, tmp_path) == ["TD-C012"]
+
+
+@pytest.mark.parametrize("loss", [True, False])
+def test_a_look_at_the_batch_that_was_trained_on_or_at_a_sample_is_left_alone(
+    start_watch: Any, tmp_path: Path, loss: bool
+) -> None:
+    watched = start_watch(**FLAG)
+    model, (x, y) = Net(), HELD_OUT
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(24):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if step % 4 == 3:
+            with torch.no_grad():
+                if loss:
+                    nn.functional.cross_entropy(model(x), y).item()
+                else:
+                    model(torch.randn(1, 4).expand(4, 4)).softmax(1)
+    assert judge_codes(watched, tmp_path) == []
+
+
 def loss_in_eval_mode(model: nn.Module) -> None:
     loss_of_the_model(model.eval())
     model.train()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
 
 APART_STEPS = 2  # passes closer to each other are part of training: a teacher, a critic, a target
+SHORT_PASSES = 3  # so many in a row, and they are evaluation
 USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said that they are no evaluation
 MAX_ENDED = 4
 MAX_OUTPUTS = 4  # of a call that are followed
@@ -64,6 +65,7 @@ class Pass:
     train_mode: int = 0  # calls in train mode
     inference: int = 0  # calls under inference_mode
     repeats: int = 0  # calls with the very input of the call before
+    trained: int = 0  # calls with the very input of the last training call
     samples: int = 0
     batches: int = 0  # taken from data loaders
     own_batches: int = 0  # of these, from the training data
@@ -113,6 +115,7 @@ class Validation(EveryUpdate):
         self._pass: Pass | None = None
         self._ended: list[Pass] = []  # they wait for the update: their outputs may still go backward
         self._number = 0
+        self._short = 0  # passes in a row of too few calls to be judged alone, each made for a loss
         self._since_epoch = self.monitor.epoch or 0  # what came before is not known
         self._last_step = -APART_STEPS  # the step after which the last pass came
         self._in_a_row = 0
@@ -120,6 +123,7 @@ class Validation(EveryUpdate):
         self._counts_all = False
         self._has_ended = False
         self._said: set[str] = set()
+        self._trained_input: weakref.ref[Tensor] | None = None
         self._feed: Source = None  # the dataset of the last batch
         self._trained_feed: Source = None
         self._batches = self._own_batches = 0  # since the last update or pass
@@ -150,6 +154,7 @@ class Validation(EveryUpdate):
         self._left.record_call(module, graded=call.graded, step=self.monitor.step)
         if call.graded and module.training and not self._is_evaluation_batch():
             self._end_pass()  # training goes on
+            self._trained_input = _first_input(call)
             return
         now = self._pass
         if now is not None and call.graded and not now.graded:
@@ -159,7 +164,7 @@ class Validation(EveryUpdate):
             now = self._pass = self._begin_pass(module)
         if now.hand_cut is not None:  # losses inside of the model are its own
             now.hand_cut.end_watch()
-        _add_call(now, module, call)
+        _add_call(now, module, call, self._trained_input)
         if module not in now.parts and len(now.parts) < MAX_PARTS:
             self._add_part(now, module)
         now.batches, now.own_batches = self._batches, self._own_batches
@@ -229,7 +234,7 @@ class Validation(EveryUpdate):
             self._watch_output(now, output)
         elif now.draws is not None and not module.training:
             now.draws.end_call(call)
-        if now.hand_cut is not None and not self._batches:
+        if now.hand_cut is not None and (not self._batches or now.seen < self.threshold("calls")):
             now.hand_cut.end_call(call, output)
         if now.seen == ALONE_CALLS and self._is_alone():
             self._tell_pass(now, so_far=True)
@@ -318,8 +323,19 @@ class Validation(EveryUpdate):
         self._said.add("none")
         self.emit(NoEvaluation(epochs=epoch - self._since_epoch), step=self.monitor.step)
 
+    def _add_short_pass(self, ended: Pass) -> None:
+        """Evaluation of one or two calls, in train mode and with a loss of each: it is judged once it has come again.
+
+        A loss of the batch that was trained on, after the update, is none.
+        """
+        watch, fresh = ended.hand_cut, ended.seen - ended.repeats
+        is_short = fresh < self.threshold("calls") and watch is not None and watch.losses >= fresh
+        is_meant = ended.graded or ended.trained or ended.train_mode < ended.seen or ended.step < APART_STEPS
+        self._short = self._short + 1 if fresh and is_short and not is_meant else 0
+
     def _tell_pass(self, ended: Pass, so_far: bool = False) -> None:
         self._number += 1
+        self._add_short_pass(ended)
         graded = 0 if self._counts_all else ended.graded
         calls = max(self.monitor.eval_calls - ended.evaluated + graded, ended.seen)
         host_mb, device_mb = host_memory_mb(), _device_mb()
@@ -371,7 +387,8 @@ class Validation(EveryUpdate):
             return False
         fresh = ended.seen - ended.repeats
         active = ended.train_mode == ended.seen and ended.dropouts + ended.norms > 0
-        return active and min(watch.losses, fresh) >= bound and ended.repeats <= fresh // 3 and watch.is_each_a_loss
+        enough = min(watch.losses, fresh) >= bound or self._short >= SHORT_PASSES
+        return active and enough and ended.repeats <= fresh // 3 and watch.is_each_a_loss
 
     def _find_faults(self, ended: Pass) -> list[str]:
         """What is wrong with a pass; nothing where another purpose than evaluation is possible."""
@@ -380,6 +397,8 @@ class Validation(EveryUpdate):
         if not alone and ended.step < APART_STEPS:
             return []  # the steps to come may all have such calls
         fresh = ended.seen - ended.repeats
+        if self._short >= SHORT_PASSES and 0 < fresh <= ended.batches:
+            bound = fresh
         if fresh < bound or ended.repeats > fresh // 3 or (ended.batches < bound and (ended.batches or not alone)):
             return []  # the same input again and again, or no data of its own: sampling, rollouts, MC dropout
         faults = []
@@ -414,15 +433,21 @@ class _Arrived:
         self.whose.used += grad is not None
 
 
-def _add_call(now: Pass, module: nn.Module, call: "Call") -> None:
+def _first_input(call: "Call") -> "weakref.ref[Tensor] | None":
+    tensor = next((tensor for _, tensor in iter_tensors((call.args, call.kwargs))), None)
+    return weakref.ref(tensor) if tensor is not None else None
+
+
+def _add_call(now: Pass, module: nn.Module, call: "Call", trained: "weakref.ref[Tensor] | None") -> None:
     now.seen += 1
     now.graded += call.graded
     now.train_mode += module.training
     now.inference += torch.is_inference_mode_enabled()
     now.samples += call.samples or 0
-    tensor = next((tensor for _, tensor in iter_tensors((call.args, call.kwargs))), None)
-    now.repeats += tensor is not None and now.input is not None and now.input() is tensor
-    now.input = weakref.ref(tensor) if tensor is not None else None
+    given, before = _first_input(call), now.input
+    now.repeats += given is not None and before is not None and before() is given()
+    now.trained += given is not None and trained is not None and trained() is given()
+    now.input = given
 
 
 def active_layers(module: nn.Module) -> tuple[int, int]:
