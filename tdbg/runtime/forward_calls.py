@@ -131,10 +131,11 @@ class Evaluations:
     def on_call_start(self) -> None:
         """A call begins, watched or not."""
         state = self._state
-        if (state.eval_calls and (self._is_after_training or not state.updates)) or _is_loader_worker():
+        is_over = self._is_after_training and not state.wants_pass
+        if (state.eval_calls and (is_over or not state.updates)) or _is_loader_worker():
             return
         if state.updates:  # a pass before the first step, as a check or a baseline, tells little of those to come
-            self._is_after_training = True
+            self._is_after_training, state.wants_pass = True, False
             self._first_after_training()
         else:
             self._first()

@@ -161,7 +161,10 @@ class Inspection:
             self._review_presence(time.perf_counter())
 
     def evaluation_begins(self) -> None:
-        """The first call without gradients of a process that has trained: its pass is looked at as the first steps were."""
+        """The first call without gradients of a process that has trained: its pass is looked at as the first steps were.
+
+        So is a pass that a probe asked for.
+        """
         added = {probe for probe in self._load() if probe.inspects_evaluation} - self._staying
         if self._is_later:  # there is one first pass, and its probes may not be those of this look
             self._end_later_look(time.perf_counter())

@@ -55,6 +55,7 @@ class State:
         self.ending = False  # a step's record is being made
         self.owes_after_stretch = False  # skipping steps has not paid what was overspent
         self.reviews_until = 0  # up to this step none is skipped, as what a step costs is measured
+        self.wants_pass = False  # a probe asks that the next evaluation pass is looked at as the first is
         self.inspects_pass = False  # the first evaluation pass is looked at, and the updates that follow it
 
     @contextmanager

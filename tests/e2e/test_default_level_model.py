@@ -1,5 +1,7 @@
 """Silent bugs of models, losses and modes: the default level names them, and says nothing of the healthy twin."""
 
+import sys
+
 import pytest
 
 from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, build_program_command
@@ -49,3 +51,30 @@ def test_the_default_level_is_silent_about_the_healthy_twin(watched_runner: Runn
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_the_default_level_is_silent_about_healthy_models(watched_runner: Runner, kind: str) -> None:
     assert_notes_alone(watched_runner(build_program_command("healthy_model", kind)))
+
+
+ONE_CALL = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+x, held_out = torch.randn(1600, 10), torch.randn(400, 10)
+y, labels = (x[:, :3].sum(1) > 0).long(), (held_out[:, :3].sum(1) > 0).long()
+model = nn.Sequential(nn.Linear(10, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(0.3), nn.Linear(256, 2))
+optimizer, criterion = torch.optim.Adam(model.parameters(), 1e-3), nn.CrossEntropyLoss()
+for epoch in range(8):
+    model.train()
+    for batch in torch.randperm(1600).split(64):
+        optimizer.zero_grad()
+        criterion(model(x[batch]), y[batch]).backward()
+        optimizer.step()
+    {mode}
+    with torch.no_grad():
+        print(epoch, criterion(model(held_out), labels).item())
+"""
+
+
+@pytest.mark.parametrize(("mode", "codes"), [("pass", ["TD-C012"]), ("model.eval()", [])])
+def test_an_evaluation_of_one_call(watched_runner: Runner, mode: str, codes: list[str]) -> None:
+    """The second and third pass are looked at as the first is, though the opening steps are over."""
+    result = watched_runner([sys.executable, "-c", ONE_CALL.replace("{mode}", mode)])
+    assert [finding["code"] for finding in result.verdict["findings"]] == codes, result.stderr

@@ -332,6 +332,7 @@ class Validation(EveryUpdate):
         is_short = fresh < self.threshold("calls") and watch is not None and watch.losses >= fresh
         is_meant = ended.graded or ended.trained or ended.train_mode < ended.seen or ended.step < APART_STEPS
         self._short = self._short + 1 if fresh and is_short and not is_meant else 0
+        self.monitor.wants_pass = 0 < self._short < SHORT_PASSES
 
     def _tell_pass(self, ended: Pass, so_far: bool = False) -> None:
         self._number += 1
