@@ -390,6 +390,8 @@ class OptimizerReport(Probe):
 
     def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _Run) -> None:
         is_main = self.monitor.is_main(optimizer)
+        if not is_main and self._may_rest(held):
+            return
         root, graded = self._find_unused_gradients(None if is_main else {p.shape[1:] for p in held if p.ndim > 1})
         other = "" if graded or not is_main else self.monitor.search.trained_instead()
         if not graded and not other:
@@ -404,9 +406,17 @@ class OptimizerReport(Probe):
             frozen=sum(not p.requires_grad for p in held),
             strangers=sum(id(p) not in paths for p in held),
             graded=len(graded),
-            names=[clean_path(paths[id(p)]) for p in graded[:MAX_NAMES]],
+            names=[clean_path(paths.get(id(p), "")) or self._name_of(p) for p in graded[:MAX_NAMES]],
         )
         self.emit(seen, step=run.step)
+
+    def _may_rest(self, held: Sequence[Tensor]) -> bool:
+        """True if what an optimizer beside the main one holds is frozen for a while, or part of a model that is there.
+
+        A task head or an encoder has its turn later. What was replaced is part of no model any more.
+        """
+        there = {id(p) for root in self.monitor.roots.list_roots() for p in root.parameters()}
+        return any(not p.requires_grad or id(p) in there for p in held)
 
     def _find_unused_gradients(self, shapes: Collection[torch.Size] | None) -> tuple[nn.Module | None, list[Tensor]]:
         """The root with the most parameters that have a gradient and no optimizer, and these.
@@ -424,7 +434,7 @@ class OptimizerReport(Probe):
                 (root, graded)
                 for root, graded in found
                 if any(p.ndim > 1 and p.shape[1:] in shapes for p in graded)
-                and not any(id(p) in taken for p in root.parameters())  # else it is its coverage that tells
+                and not any(id(p) in taken for p in root.parameters())  # else `_look_at_coverage` tells of it
             ]
         return max(found, key=lambda one: len(one[1])) if found else (None, [])
 

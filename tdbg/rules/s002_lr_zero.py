@@ -14,11 +14,13 @@ from tdbg.rules.text import format_figure
 from tdbg.rules.view import View, to_finite
 
 ZERO_STEPS = 20
+STEEP_PART = 50
 # Recursive schedulers may end a hair below zero; that is rounding, not a negative rate.
 ROUNDING = 1e-6
 CAUSES = (
     "the schedule ended before the training, or starts at zero and is stepped too rarely",
-    "the schedule is stepped more often than its formula expects, or decays too fast for a run of this length",
+    "the schedule is stepped more often than its formula expects, or decays too fast for a run of this length; one that"
+    " falls steeply to 0 ends like this as well",
 )
 
 
@@ -55,7 +57,8 @@ class LearningRateZero(PerProcessRule[_State]):
     What to do: Compare the scheduler's number of steps with the real one: accumulation, several ranks and
     dropped last batches change it. Set a floor (`eta_min`) if training is to go on.
 
-    Thresholds: 20 steps: a warm-up that begins at zero and a decay that ends at zero have one or two.
+    Thresholds: 20 steps: a warm-up that begins at zero and a decay that ends at zero have one or two. Next to
+    zero, also a fiftieth of the steps before: a polynomial of power 4 ends so.
     """
 
     code = "TD-S002"
@@ -89,7 +92,7 @@ class LearningRateZero(PerProcessRule[_State]):
         state.since = event.step if state.zeros == 0 else state.since
         state.largest = max(state.largest, largest)
         state.zeros = event.step - state.since + 1
-        if state.zeros < ZERO_STEPS or state.said:
+        if state.zeros < _count_wanted(state) or state.said:
             return None
         return self._make_zero_finding(process, state)
 
@@ -126,8 +129,9 @@ class LearningRateZero(PerProcessRule[_State]):
     def _make_zero_finding(self, process: ProcessDir, state: _State) -> Finding:
         state.said = True
         rate = f"below {NO_RATE:g} of its highest" if state.largest else "0"
+        steps = _count_wanted(state)
         return self.make_finding(
-            f"the learning rate has been {rate} for {ZERO_STEPS} steps, since step {state.since}, {process.display_name}",
+            f"the learning rate has been {rate} for {steps} steps, since step {state.since}, {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="optimizer",
@@ -136,6 +140,11 @@ class LearningRateZero(PerProcessRule[_State]):
             try_next="compare the scheduler's number of steps with the real one",
             grade=Evidence.LOCAL.grade_word,
         )
+
+
+def _count_wanted(state: _State) -> int:
+    """So many steps in a row: a schedule that falls steeply to 0 is next to it for the last few hundredths of the run."""
+    return max(ZERO_STEPS, state.since // STEEP_PART) if state.largest else ZERO_STEPS
 
 
 def _format_largest(state: _State) -> list[str]:

@@ -33,6 +33,7 @@ class Attention:
         self._steps = 0  # so many more steps are recorded in any case
         self._rate = 0.0  # the learning rate of the step before
         self._highest_rate = 0.0
+        self._fell_to_nothing = False  # which is told once: some schedules come to 0 again and again
         self._jump_seen = 0  # no jump is told before this step
 
     def escalate(self) -> None:
@@ -73,7 +74,8 @@ class Attention:
             return False
         if rate > self._highest_rate:
             self._highest_rate = rate
-        elif rate < self._highest_rate * NO_RATE <= self._rate:
+        elif rate < self._highest_rate * NO_RATE and not self._fell_to_nothing:
+            self._fell_to_nothing = True
             return False
         self._rate = rate
         return True

@@ -506,7 +506,7 @@ class Monitor(State):
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
-            self.optimizers.give_way(optimizer)
+            self.optimizers.give_way(optimizer, self.step)
             self.losses.last.discard_running()
             return
         self.optimizers.main_stepped()
@@ -542,7 +542,7 @@ class Monitor(State):
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
-            self.optimizers.give_way(optimizer)
+            self.optimizers.give_way(optimizer, self.step)
             self.losses.last.discard_running()
             return
         self.optimizers.main_stepped()
@@ -578,7 +578,7 @@ class Monitor(State):
             self.calls.late = []
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
-            self.optimizers.give_way(optimizer)
+            self.optimizers.give_way(optimizer, self.step)
             self.losses.last.discard_running()
             return
         self.optimizers.main_stepped()
@@ -646,7 +646,7 @@ class Monitor(State):
         self.recorder.belongs_to_another()
         self.calls.clear()
         self.dispatcher.dispatch("after_step", optimizer)
-        self.optimizers.give_way(optimizer)
+        self.optimizers.give_way(optimizer, self.step)
 
     def _forget_step(self, now: float) -> None:
         self.root_calls.end_step()

@@ -10,8 +10,8 @@ from tdbg.runtime.root_modules import list_alive
 from tdbg.runtime.tensors import has_no_data
 
 OTHER_OPTIMIZER_TAKES_OVER = 16
-PHASES = 2  # so often has another one taken over: then optimizers take turns for many steps each,
-NEXT_TAKES_OVER = 2  # and the next one counts from its second update in a row
+PHASES = 2  # after so many changes of the one that counts, optimizers are known to take turns of many updates:
+NEXT_TAKES_OVER = 2  # then the next one takes over with its second update in a row
 
 
 class Optimizers:
@@ -28,6 +28,7 @@ class Optimizers:
         self._main_idle = 0  # updates of others since its last
         self._in_a_row: tuple[weakref.ref[Optimizer] | None, int] = None, 0  # updates of one of them
         self._taken_over = 0
+        self._taken_at = 0  # steps done when the main one took over
         self._others: set[str] = set()  # classes of optimizers that stepped and are not the one that counts
         self._awaited: list[
             tuple[list[weakref.ref[Tensor]], Callable[[], None]]
@@ -84,10 +85,10 @@ class Optimizers:
         """An update that is not counted."""
         self._main_idle += 1
 
-    def give_way(self, optimizer: Optimizer) -> None:
-        """After many updates of other optimizers in a row the last one counts, unless a class was asked for.
+    def give_way(self, optimizer: Optimizer, step: int) -> None:
+        """After 16 updates of others in a row the steps of the last one count from now on, unless a class was asked for.
 
-        Where that has come before, after a few of the same one.
+        After two if optimizers have taken turns before, and the one that counts has had a long turn. step: steps done.
         """
         self._others.add(type(optimizer).__name__)
         before, times = self._in_a_row
@@ -95,9 +96,10 @@ class Optimizers:
         self._in_a_row = weakref.ref(optimizer), times
         if self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
             self.note_missing_class()
-        is_next = self._taken_over >= PHASES and times >= NEXT_TAKES_OVER
+        had_its_turn = self._taken_over >= PHASES and step - self._taken_at >= OTHER_OPTIMIZER_TAKES_OVER
+        is_next = had_its_turn and times >= NEXT_TAKES_OVER
         if (is_next or self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER) and not self._wanted:
-            self._taken_over += 1
+            self._taken_over, self._taken_at = self._taken_over + 1, step
             self._main = weakref.ref(optimizer)
             name = type(optimizer).__name__
             self._note("step-optimizer", f"the optimizer counted so far is idle; steps of {name} count from now on")

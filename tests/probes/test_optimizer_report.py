@@ -328,7 +328,8 @@ def test_a_part_that_is_replaced_after_its_own_optimizer(start_watch: Any, tmp_p
     watched = start_watch(**EVERY_STEP)
     body, head = make_model(), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), torch.optim.Adam(head.parameters())]
-    train_parts(body, optimizers[::turns], nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)))
+    head = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    train_parts(body, optimizers[::turns], head)
     found = [finding for finding in judge_watch(watched, tmp_path) if finding.code == "TD-S011"]
     assert [finding.first_step for finding in found] == [1]
     assert "Adam has updated nothing since step 1: its 4 parameters are not those of the Sequential" in found[0].title
@@ -349,6 +350,19 @@ def test_gradients_lent_to_a_model_of_another_shape_are_no_fault(start_watch: An
     watched = start_watch(**EVERY_STEP)
     body, idle = make_model(), nn.Linear(5, 3)
     optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), torch.optim.Adam(idle.parameters())]
+    train_parts(body, optimizers, nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)))
+    assert "TD-S011" not in judge_codes(watched, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["frozen", "has its turn later"])
+def test_a_part_that_rests_beside_gradients_that_nobody_uses_is_healthy(
+    start_watch: Any, tmp_path: Path, kind: str
+) -> None:
+    """An encoder in its warm-up, a task's head, whose shapes are those of a network that was not frozen."""
+    watched = start_watch(**EVERY_STEP)
+    body, resting = make_model(), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    resting.requires_grad_(kind != "frozen")
+    optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), torch.optim.Adam(resting.parameters())]
     train_parts(body, optimizers, nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)))
     assert "TD-S011" not in judge_codes(watched, tmp_path)
 

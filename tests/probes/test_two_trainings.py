@@ -44,16 +44,15 @@ def test_the_steps_of_the_second_are_counted_whatever_the_budget(
     assert kept.param_groups
 
 
-def train_phases(phases: int, steps: int, *, both: bool = False) -> None:
-    """Two models in turns, for many steps each; with ``both`` the second takes two steps for each of the first."""
+def train_turns(turns: list[int]) -> None:
+    """Two models in turns of so many steps."""
     models = [nn.Linear(4, 1), nn.Linear(4, 2)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
-    for phase in range(phases):
+    for turn, steps in enumerate(turns):
         for _ in range(steps):
-            for at in (0, 1, 1) if both else (phase % 2,):
-                optimizers[at].zero_grad()
-                models[at](torch.ones(4, 4)).square().mean().backward()
-                optimizers[at].step()
+            optimizers[turn % 2].zero_grad()
+            models[turn % 2](torch.ones(4, 4)).square().mean().backward()
+            optimizers[turn % 2].step()
 
 
 @pytest.mark.parametrize("max_overhead", [50.0, 1.0, 1e-6])
@@ -61,11 +60,17 @@ def test_of_optimizers_that_take_turns_nearly_every_step_is_counted(
     start_watch: Callable[..., Watch], max_overhead: float
 ) -> None:
     watched = start_watch(max_overhead=max_overhead)
-    train_phases(12, 40)
+    train_turns([40] * 12)
     assert watched.monitor.step == 12 * 40 - 2 * OTHER_OPTIMIZER_TAKES_OVER - 9 * NEXT_TAKES_OVER
 
 
-def test_a_second_optimizer_of_each_step_is_not_counted(start_watch: Callable[..., Watch]) -> None:
+@pytest.mark.parametrize("turn", [1, 2, 5])
+def test_after_long_turns_short_ones_leave_the_count_with_one_optimizer(
+    start_watch: Callable[..., Watch], turn: int
+) -> None:
+    """As a GAN, both parts of which were trained alone before."""
     watched = start_watch(max_overhead=50.0)
-    train_phases(2, 40, both=True)
-    assert watched.monitor.step == 80
+    train_turns([40, 40, 40])
+    before = watched.monitor.step
+    train_turns([1, turn] * 100)
+    assert watched.monitor.step - before >= 100

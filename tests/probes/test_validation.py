@@ -442,14 +442,20 @@ def test_evaluation_of_one_batch_of_a_loader(start_watch: Any, tmp_path: Path) -
     assert judge_codes(watched, tmp_path) == ["TD-C012"]
 
 
+@pytest.mark.parametrize("view", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("loss", [True, False])
 def test_a_look_at_the_batch_that_was_trained_on_or_at_a_sample_is_left_alone(
-    start_watch: Any, tmp_path: Path, loss: bool
+    start_watch: Any, tmp_path: Path, loss: bool, whole: bool, view: bool
 ) -> None:
     watched = start_watch(**FLAG)
     model, (x, y) = Net(), HELD_OUT
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(24):
+        if not whole:
+            x, y = cut_batch(16)
+        if view:
+            x = x.clone()
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()

@@ -14,7 +14,7 @@ RESOLVED = {
 }
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
 
-# A learning rate below this part of the highest one changes no weight in float32. A cosine that ends at zero is below it
+# A learning rate below this part of the highest one changes hardly any weight in float32. A cosine that ends at zero is below it
 # for its last 6 steps of a million.
 NO_RATE = 1e-10
 

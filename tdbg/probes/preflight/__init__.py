@@ -130,7 +130,7 @@ class Preflight(Probe):
 
         Of a model that is called in parts, `body(encoder(x))`, the former are without the parts that came first.
         """
-        return [*self.monitor.calls, *self._outermost.calls]
+        return [*self.monitor.calls, *filter(_is_trained, self._outermost.calls)]
 
     def _try_as_rank(self) -> None:
         begun = time.perf_counter()
@@ -208,6 +208,12 @@ class Preflight(Probe):
             size = min(size or 0, len(iterator._dataset))
         sizes = [tensor.size(0) for _, tensor in iter_tensors(loader.batch) if tensor.dim()]
         return size == samples.size and samples.size in sizes
+
+
+def _is_trained(call: Call) -> bool:
+    """False for a call of what only prepares the batch."""
+    module = call.module()
+    return module is not None and any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _is_computed(call: Call) -> bool:

@@ -22,7 +22,7 @@ from tdbg.probes import PROBES
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.probes.validation.eval_mode_updates import LeftInEvalMode
-from tdbg.probes.validation.hand_cut_batches import HandCutBatches, LossRoots
+from tdbg.probes.validation.hand_cut_batches import HandCutBatches, InputSample, LossRoots, sample_first_input
 from tdbg.probes.validation.random_draws import RandomDraws
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.own_hooks import add_gradient_hook
@@ -65,7 +65,6 @@ class Pass:
     train_mode: int = 0  # calls in train mode
     inference: int = 0  # calls under inference_mode
     repeats: int = 0  # calls with the very input of the call before
-    trained: int = 0  # calls with the very input of the last training call
     samples: int = 0
     batches: int = 0  # taken from data loaders
     own_batches: int = 0  # of these, from the training data
@@ -123,7 +122,9 @@ class Validation(EveryUpdate):
         self._counts_all = False
         self._has_ended = False
         self._said: set[str] = set()
-        self._trained_input: weakref.ref[Tensor] | None = None
+        self._trained: InputSample | None = None  # the first batch of training that was seen
+        self._again: InputSample | None = None  # the first input of the short pass before
+        self._refuted: list[Tensor] = []  # whether the input of a later one differs
         self._feed: Source = None  # the dataset of the last batch
         self._trained_feed: Source = None
         self._batches = self._own_batches = 0  # since the last update or pass
@@ -154,7 +155,9 @@ class Validation(EveryUpdate):
         self._left.record_call(module, graded=call.graded, step=self.monitor.step)
         if call.graded and module.training and not self._is_evaluation_batch():
             self._end_pass()  # training goes on
-            self._trained_input = _first_input(call)
+            if self._trained is None:
+                with self.work():
+                    self._trained = sample_first_input(call)
             return
         now = self._pass
         if now is not None and call.graded and not now.graded:
@@ -164,7 +167,7 @@ class Validation(EveryUpdate):
             now = self._pass = self._begin_pass(module)
         if now.hand_cut is not None:  # losses inside of the model are its own
             now.hand_cut.end_watch()
-        _add_call(now, module, call, self._trained_input)
+        _add_call(now, module, call)
         if module not in now.parts and len(now.parts) < MAX_PARTS:
             self._add_part(now, module)
         now.batches, now.own_batches = self._batches, self._own_batches
@@ -326,13 +329,27 @@ class Validation(EveryUpdate):
     def _add_short_pass(self, ended: Pass) -> None:
         """Evaluation of one or two calls, in train mode and with a loss of each: it is judged once it has come again.
 
-        A loss of the batch that was trained on, after the update, is none.
+        That is, on the same held-out data: a loss of the batch that was just trained on, after the update, is none.
         """
         watch, fresh = ended.hand_cut, ended.seen - ended.repeats
-        is_short = fresh < self.threshold("calls") and watch is not None and watch.losses >= fresh
-        is_meant = ended.graded or ended.trained or ended.train_mode < ended.seen or ended.step < APART_STEPS
-        self._short = self._short + 1 if fresh and is_short and not is_meant else 0
+        is_short = 0 < fresh < self.threshold("calls") and watch is not None and watch.losses >= fresh
+        is_meant = ended.graded or ended.own_batches or ended.train_mode < ended.seen or ended.step < APART_STEPS
+        given = watch.first_input if watch is not None and is_short and not is_meant else None
+        if given is None:
+            self._short, self._again = 0, None
+        elif self._again is None or not _are_comparable(self._again, given):
+            self._short, self._again, self._refuted = 1, given, []
+        else:
+            self._short += 1
+            self._refuted.append((given[1] != self._again[1]).any())
         self.monitor.wants_pass = 0 < self._short < SHORT_PASSES
+
+    def _count_refutations(self) -> Tensor:
+        """How much speaks against short passes: data that differ from pass to pass, or that are trained on."""
+        refuted = list(self._refuted)
+        if self._again is not None and self._trained is not None and _are_comparable(self._again, self._trained):
+            refuted.append((self._again[1] == self._trained[1]).all())
+        return torch.stack(refuted).sum().float().reshape(1)
 
     def _tell_pass(self, ended: Pass, so_far: bool = False) -> None:
         self._number += 1
@@ -368,6 +385,8 @@ class Validation(EveryUpdate):
     def _emit_pass(self, told: EvaluationPass, ended: Pass) -> None:
         """Tell of it, once it is known whether batches that the program cuts itself differ."""
         equal = ended.hand_cut.count_equal_inputs() if self._may_be_hand_cut(ended) and ended.hand_cut else None
+        if equal is not None and self._short >= SHORT_PASSES:
+            equal = equal + self._count_refutations()
 
         def emit_pass(values: list[float], record: object) -> None:
             if values[0] == 0:
@@ -384,11 +403,12 @@ class Validation(EveryUpdate):
     def _may_be_hand_cut(self, ended: Pass) -> bool:
         """True if a model that trains made losses in train mode, without a DataLoader and without gradients."""
         bound, watch = self.threshold("calls"), ended.hand_cut
-        if watch is None or ended.batches or ended.graded or ended.step < APART_STEPS:
+        is_short = self._short >= SHORT_PASSES
+        if watch is None or (ended.batches and not is_short) or ended.graded or ended.step < APART_STEPS:
             return False
         fresh = ended.seen - ended.repeats
         active = ended.train_mode == ended.seen and ended.dropouts + ended.norms > 0
-        enough = min(watch.losses, fresh) >= bound or self._short >= SHORT_PASSES
+        enough = min(watch.losses, fresh) >= bound or is_short
         return active and enough and ended.repeats <= fresh // 3 and watch.is_each_a_loss
 
     def _find_faults(self, ended: Pass) -> list[str]:
@@ -398,8 +418,6 @@ class Validation(EveryUpdate):
         if not alone and ended.step < APART_STEPS:
             return []  # the steps to come may all have such calls
         fresh = ended.seen - ended.repeats
-        if self._short >= SHORT_PASSES and 0 < fresh <= ended.batches:
-            bound = fresh
         if fresh < bound or ended.repeats > fresh // 3 or (ended.batches < bound and (ended.batches or not alone)):
             return []  # the same input again and again, or no data of its own: sampling, rollouts, MC dropout
         faults = []
@@ -409,6 +427,10 @@ class Validation(EveryUpdate):
         if ended.built >= bound and not ended.used:
             faults.append("graphs")
         return faults
+
+
+def _are_comparable(one: InputSample, other: InputSample) -> bool:
+    return one[0] == other[0] and one[1].device == other[1].device
 
 
 def _add_draws(told: EvaluationPass, ended: Pass) -> None:
@@ -434,21 +456,15 @@ class _Arrived:
         self.whose.used += grad is not None
 
 
-def _first_input(call: "Call") -> "weakref.ref[Tensor] | None":
-    tensor = next((tensor for _, tensor in iter_tensors((call.args, call.kwargs))), None)
-    return weakref.ref(tensor) if tensor is not None else None
-
-
-def _add_call(now: Pass, module: nn.Module, call: "Call", trained: "weakref.ref[Tensor] | None") -> None:
+def _add_call(now: Pass, module: nn.Module, call: "Call") -> None:
     now.seen += 1
     now.graded += call.graded
     now.train_mode += module.training
     now.inference += torch.is_inference_mode_enabled()
     now.samples += call.samples or 0
-    given, before = _first_input(call), now.input
-    now.repeats += given is not None and before is not None and before() is given()
-    now.trained += given is not None and trained is not None and trained() is given()
-    now.input = given
+    tensor = next((tensor for _, tensor in iter_tensors((call.args, call.kwargs))), None)
+    now.repeats += tensor is not None and now.input is not None and now.input() is tensor
+    now.input = weakref.ref(tensor) if tensor is not None else None
 
 
 def active_layers(module: nn.Module) -> tuple[int, int]:

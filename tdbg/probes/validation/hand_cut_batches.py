@@ -21,6 +21,7 @@ MAX_CALLS = 8  # of a pass whose losses are counted, and whose inputs are compar
 MAX_OUTPUTS = 8  # of a call
 LOOKS = 8  # backward passes after which a model that began none of them at one of its numbers returns no loss
 SCALINGS = ("MulBackward0", "DivBackward0", "MeanBackward0", "SumBackward0", "ToCopyBackward0", "CloneBackward0")
+InputSample = tuple[torch.Size, Tensor]
 MAX_SCALINGS = 6  # between the number and what backward is called with
 
 
@@ -72,7 +73,7 @@ class HandCutBatches:
     def __init__(self, loss_place: str | None) -> None:
         self.losses = 0  # calls that a loss was made of
         self._loss_place = loss_place
-        self._inputs: list[tuple[torch.Size, Tensor] | None] = []
+        self._inputs: list[InputSample | None] = []
         self._is_counted = False  # the loss of the last call
         self._thread = get_ident()
         self._patches = Patches()
@@ -82,9 +83,7 @@ class HandCutBatches:
         self.end_watch()
         if len(self._inputs) >= MAX_CALLS:
             return
-        taken = [tensor for _, tensor in tensors.iter_tensors((call.args, call.kwargs))][:1]
-        is_known = bool(taken) and not tensors.has_no_data(taken[0])
-        self._inputs.append((tensors.shape_of(taken[0]), sample_elements(taken[0])) if is_known else None)
+        self._inputs.append(sample_first_input(call))
         self._is_counted = False
         if self._loss_place is not None and any(path == self._loss_place for path, _ in _iter_numbers(output)):
             self._count_loss()
@@ -96,6 +95,11 @@ class HandCutBatches:
         """Put the functions back."""
         if len(self._patches):
             self._patches.restore()
+
+    @property
+    def first_input(self) -> "InputSample | None":
+        """Shape and some elements of what the first call got; None where that is not known."""
+        return self._inputs[0] if self._inputs else None
 
     @property
     def is_each_a_loss(self) -> bool:
@@ -126,6 +130,12 @@ class HandCutBatches:
             return result
 
         return loss
+
+
+def sample_first_input(call: Call) -> InputSample | None:
+    """Shape and some elements of the first tensor that a call was given; None where they are not known."""
+    given = next((tensor for _, tensor in tensors.iter_tensors((call.args, call.kwargs))), None)
+    return None if given is None or tensors.has_no_data(given) else (tensors.shape_of(given), sample_elements(given))
 
 
 def _iter_numbers(output: object) -> Iterator[tuple[str, Tensor]]:
