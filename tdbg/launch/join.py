@@ -2,8 +2,8 @@
 
 Several `tdbg run` of one job (one per node, or one per task under srun) write into one directory. They
 know each other by a job id: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its step, else what a multi-node
-launcher's own options say (``--rdzv-id``, or its address). The first one makes the directory and speaks;
-the others join. A run that is over is never joined, except by the restart of its own job.
+launcher's own options say (``--rdzv-id``, or its address), or the variables that a Kubernetes operator sets in their
+place. The first one makes the directory and speaks; the others join. A run that is over is never joined, except by the restart of its own job.
 """
 
 import json
@@ -35,6 +35,7 @@ MEETING_POINT = (
     "deepspeed-multinode-launcher",
 )
 NODE_COUNT = ("nnodes", "num-machines")
+OPTION_VARIABLE = "PET_"  # torchrun takes an option that was not given from the variable of this prefix and its name
 # Agents that start together come within this time, though torch elastic may count different restarts on each node.
 ONE_ROUND_S = 60.0
 
@@ -58,14 +59,28 @@ def _name_slurm_job(environ: Mapping[str, str]) -> str:
     return f"{array}_{task}" if array and task else environ["SLURM_JOB_ID"]
 
 
-def job_from_command(command: Sequence[str]) -> str:
-    """The id that a launcher's own options make for a job of several nodes, or an empty string."""
-    given = _parse_options(command)
+def job_from_command(command: Sequence[str], environ: Mapping[str, str] = {}) -> str:
+    """The id that a launcher's own options, or variables in their place, make for a job of several nodes, or ``""``."""
+    given = {**_read_option_variables(environ), **_parse_options(command)}
     nodes = [given[name].rpartition(":")[2] for name in NODE_COUNT if name in given]
     several = any(count.isdigit() and int(count) > 1 for count in nodes)
     if not several and "rdzv-id" not in given:
         return ""
     return ",".join(f"{name}={given[name]}" for name in MEETING_POINT if name in given) or "nodes"
+
+
+def job_from_ranks(environ: Mapping[str, str]) -> str:
+    """The id of a job whose ranks are each started by themselves, with RANK and WORLD_SIZE, or an empty string."""
+    meeting, world = environ.get("MASTER_ADDR", ""), environ.get("WORLD_SIZE", "")
+    if not meeting or not environ.get("RANK") or not world.isdigit() or int(world) < 2:
+        return ""
+    return f"ranks@{meeting}:{environ.get('MASTER_PORT', '')}"
+
+
+def _read_option_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """``PET_RDZV_ID=7`` is ``--rdzv-id 7``: so a PyTorchJob of Kubernetes tells torchrun."""
+    found = ((name.removeprefix(OPTION_VARIABLE), value) for name, value in environ.items() if name.startswith(OPTION_VARIABLE))
+    return {name.lower().replace("_", "-"): value for name, value in found if value}
 
 
 def _parse_options(command: Sequence[str]) -> dict[str, str]:
@@ -86,7 +101,7 @@ def open_run(
     Raises TdbgError for a directory that holds another run, LaunchError for one that cannot be written.
     """
     shared = job_from_env(environ)
-    job = shared or job_from_command(command)
+    job = shared or job_from_command(command, environ) or job_from_ranks(environ)
     restart = restart_count(environ)
     path = choose_path(settings, command, shared, restart)
     before = _read_state(path)

@@ -127,6 +127,46 @@ def test_job_from_command(command: str, job: str) -> None:
     assert join.job_from_command(command.split()) == job
 
 
+PODS = {
+    "ranks": {"RANK": "{}", "WORLD_SIZE": "2", "MASTER_ADDR": "t-master-0", "MASTER_PORT": "23456"},
+    "torchrun": {"PET_NNODES": "2", "PET_NODE_RANK": "{}", "PET_MASTER_ADDR": "t", "PET_MASTER_PORT": "23456"},
+    "elastic": {"PET_NNODES": "1:2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "t-worker-0:23456"},
+}
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_the_pods_of_a_job_share_the_directory_they_were_all_given(kind: str) -> None:
+    """What a PyTorchJob of Kubernetes sets, without an option on the command line."""
+    one, other = ({name: value.format(rank) for name, value in PODS[kind].items()} for rank in (0, 1))
+    assert open_run(one, "torchrun train.py", run_dir="d")[1] is True
+    assert open_run(other, "torchrun train.py", run_dir="d")[1] is False
+    elsewhere = {name: value.replace("23456", "23457") for name, value in other.items()}
+    with pytest.raises(TdbgError, match="already holds a run"):
+        open_run(elsewhere, "torchrun train.py", run_dir="d")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {**PODS["ranks"], "RANK": "0", "WORLD_SIZE": "1"},
+        {**PODS["ranks"], "RANK": "0", "WORLD_SIZE": "two"},
+        {name: value for name, value in PODS["ranks"].items() if name != "RANK"},
+        {name: value for name, value in PODS["ranks"].items() if name != "MASTER_ADDR"},
+        {**PODS["torchrun"], "PET_NNODES": "1"},
+    ],
+)
+def test_a_program_that_is_alone_shares_its_directory_with_nobody(env: dict[str, str]) -> None:
+    open_run(env, run_dir="d")
+    with pytest.raises(TdbgError, match="already holds a run"):
+        open_run(env, run_dir="d")
+
+
+def test_an_option_of_torchrun_counts_before_its_variable() -> None:
+    env = {"PET_NNODES": "2", "PET_RDZV_ID": "of-the-pod"}
+    assert join.job_from_command(["torchrun", "--rdzv-id=7", "t.py"], env) == "rdzv-id=7"
+    assert join.job_from_command(["torchrun", "--nnodes=1", "t.py"], {"PET_NNODES": "2"}) == ""
+
+
 def test_two_torchrun_agents_share_the_directory_they_were_both_given() -> None:
     line = "torchrun --nnodes=2 --node-rank={} --master-addr=h --master-port=5 t.py"
     assert open_run(command=line.format(0), run_dir="d")[1] is True
