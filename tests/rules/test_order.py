@@ -62,6 +62,17 @@ def test_an_exception_that_ended_a_rank_is_a_cause_and_one_it_lived_on_with_is_n
     assert judge_planted(run, [uneven, exception], monkeypatch) == order
 
 
+def test_of_two_codes_that_can_follow_from_each_other_the_one_that_does_comes_second(
+    one_rank: tuple[Stream, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hung rank is ended, and the one that waited for it loses its connection: that is of another rank than the hang."""
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    hang = Finding(code="TD-R006", severity="error", title="rank 0 does not come", first_step=20, rank=0)
+    lost = Finding(code="TD-R003", severity="error", title="rank 1: connection closed", first_step=19, rank=1)
+    assert judge_planted(run, [lost, hang], monkeypatch) == ["TD-R006", "TD-R003"]
+
+
 def test_of_findings_of_one_severity_and_step_the_surer_comes_first(
     make_stream: Callable[[], Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
