@@ -79,7 +79,11 @@ def job_from_ranks(environ: Mapping[str, str]) -> str:
 
 def _read_option_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """``PET_RDZV_ID=7`` is ``--rdzv-id 7``: so a PyTorchJob of Kubernetes tells torchrun."""
-    found = ((name.removeprefix(OPTION_VARIABLE), value) for name, value in environ.items() if name.startswith(OPTION_VARIABLE))
+    found = (
+        (name.removeprefix(OPTION_VARIABLE), value)
+        for name, value in environ.items()
+        if name.startswith(OPTION_VARIABLE)
+    )
     return {name.lower().replace("_", "-"): value for name, value in found if value}
 
 
