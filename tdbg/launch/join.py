@@ -2,8 +2,9 @@
 
 Several `tdbg run` of one job (one per node, or one per task under srun) write into one directory. They
 know each other by a job id: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its step, else what a multi-node
-launcher's own options say (``--rdzv-id``, or its address), or the variables that a Kubernetes operator sets in their
-place. The first one makes the directory and speaks; the others join. A run that is over is never joined, except by the restart of its own job.
+launcher's own options say (``--rdzv-id``, or its address), or the variables that a Kubernetes operator sets in
+their place. The first one makes the directory and speaks; the others join. A run that is over is never joined,
+except by the restart of its own job.
 """
 
 import json
@@ -63,7 +64,7 @@ def job_from_command(command: Sequence[str], environ: Mapping[str, str] = {}) ->
     """The id that a launcher's own options, or variables in their place, make for a job of several nodes, or ``""``."""
     given = {**_read_option_variables(environ), **_parse_options(command)}
     nodes = [given[name].rpartition(":")[2] for name in NODE_COUNT if name in given]
-    several = any(count.isdigit() and int(count) > 1 for count in nodes)
+    several = any(count.isdecimal() and int(count) > 1 for count in nodes)
     if not several and "rdzv-id" not in given:
         return ""
     return ",".join(f"{name}={given[name]}" for name in MEETING_POINT if name in given) or "nodes"
@@ -71,10 +72,19 @@ def job_from_command(command: Sequence[str], environ: Mapping[str, str] = {}) ->
 
 def job_from_ranks(environ: Mapping[str, str]) -> str:
     """The id of a job whose ranks are each started by themselves, with RANK and WORLD_SIZE, or an empty string."""
-    meeting, world = environ.get("MASTER_ADDR", ""), environ.get("WORLD_SIZE", "")
-    if not meeting or not environ.get("RANK") or not world.isdigit() or int(world) < 2:
+    meeting, rank, world = (environ.get(name, "") for name in ("MASTER_ADDR", "RANK", "WORLD_SIZE"))
+    if not meeting or not rank.isdecimal() or not world.isdecimal() or int(world) < 2:
         return ""
-    return f"ranks@{meeting}:{environ.get('MASTER_PORT', '')}"
+    return f"ranks@{_name_this_host(meeting)}:{environ.get('MASTER_PORT', '')}"
+
+
+def _name_this_host(address: str) -> str:
+    """The name of this host in place of ``localhost``, which is another machine wherever it is read.
+
+    Older PyTorchJob operators give ``localhost`` to the master, and the master's name to the workers.
+    """
+    is_local = address in ("localhost", "::1") or address.startswith("127.")
+    return host_name() if is_local else address
 
 
 def _read_option_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -150,15 +150,37 @@ def test_the_pods_of_a_job_share_the_directory_they_were_all_given(kind: str) ->
     [
         {**PODS["ranks"], "RANK": "0", "WORLD_SIZE": "1"},
         {**PODS["ranks"], "RANK": "0", "WORLD_SIZE": "two"},
+        {**PODS["ranks"], "RANK": "0", "WORLD_SIZE": "\N{SUPERSCRIPT TWO}"},  # a digit, and no number
+        {**PODS["ranks"], "RANK": "$(RANK)"},
         {name: value for name, value in PODS["ranks"].items() if name != "RANK"},
         {name: value for name, value in PODS["ranks"].items() if name != "MASTER_ADDR"},
         {**PODS["torchrun"], "PET_NNODES": "1"},
+        {**PODS["torchrun"], "PET_NNODES": "\N{SUPERSCRIPT TWO}"},
+        {**PODS["elastic"], "PET_NNODES": "1:1"},
     ],
 )
 def test_a_program_that_is_alone_shares_its_directory_with_nobody(env: dict[str, str]) -> None:
     open_run(env, run_dir="d")
     with pytest.raises(TdbgError, match="already holds a run"):
         open_run(env, run_dir="d")
+
+
+def test_the_master_of_an_older_operator_is_told_that_it_meets_at_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, worker = {**PODS["ranks"], "RANK": "0", "MASTER_ADDR": "localhost"}, {**PODS["ranks"], "RANK": "1"}
+    monkeypatch.setattr(join, "host_name", lambda: "t-master-0")
+    assert open_run(master, run_dir="d")[1] is True
+    monkeypatch.setattr(join, "host_name", lambda: "t-worker-0")
+    assert open_run(worker, run_dir="d")[1] is False
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "::1"])
+def test_two_machines_that_each_meet_at_localhost_are_two_jobs(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**PODS["ranks"], "RANK": "0", "MASTER_ADDR": address}
+    open_run(env, run_dir="d")
+    assert open_run({**env, "RANK": "1"}, run_dir="d")[1] is False
+    monkeypatch.setattr(join, "host_name", lambda: "another-machine")
+    with pytest.raises(TdbgError, match="already holds a run"):
+        open_run({**env, "RANK": "1"}, run_dir="d")
 
 
 def test_an_option_of_torchrun_counts_before_its_variable() -> None:
