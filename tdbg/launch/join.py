@@ -37,6 +37,7 @@ MEETING_POINT = (
 )
 NODE_COUNT = ("nnodes", "num-machines")
 OPTION_VARIABLE = "PET_"  # torchrun takes an option that was not given from the variable of this prefix and its name
+IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every container
 # Agents that start together come within this time, though torch elastic may count different restarts on each node.
 ONE_ROUND_S = 60.0
 
@@ -119,6 +120,8 @@ def open_run(
     restart = restart_count(environ)
     path = choose_path(settings, command, shared, restart)
     before = _read_state(path)
+    if _is_restarted_pod(before, job, environ):
+        restart = max(restart, int(before.get("restart", 0)) + 1)
     if before and is_over(before, restart):
         job = ""  # not to be joined: create() refuses it in its own words
     run, joined = RunDir.create(path, {**record, "restart": restart}, job=job, shared=settings.share)
@@ -202,6 +205,12 @@ def _read_state(path: Path) -> dict[str, object]:
 def is_over(state: Mapping[str, Any], restart: int) -> bool:
     """True if the run has ended, by its own word or because its supervisor is dead, and was not restarted since."""
     return _has_ended(state) and restart <= int(state.get("restart", 0))
+
+
+def _is_restarted_pod(state: Mapping[str, Any], job: str, environ: Mapping[str, str]) -> bool:
+    """True if this is a pod of a failed job that Kubernetes starts again: it counts restarts, and tells no pod."""
+    is_same_job = bool(job) and state.get("job") == job and IN_KUBERNETES in environ
+    return is_same_job and _has_ended(state) and (state.get("exit") or {}).get("code") != 0
 
 
 def _has_ended(state: Mapping[str, Any]) -> bool:

@@ -183,6 +183,46 @@ def test_two_machines_that_each_meet_at_localhost_are_two_jobs(address: str, mon
         open_run({**env, "RANK": "1"}, run_dir="d")
 
 
+def start_pods(kind: str, count: int = 2, **more: str) -> list[bool]:
+    """Which of the pods of a job leads, where all of them start under Kubernetes."""
+    pods = [{name: value.format(rank) for name, value in PODS[kind].items()} for rank in range(count)]
+    return [open_run({join.IN_KUBERNETES: "10.0.0.1", **pod, **more}, run_dir="d")[1] for pod in pods]
+
+
+@pytest.mark.parametrize("kind", PODS)
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"exit": {"code": 1, "signal": None}},
+        {"exit": {"code": None, "signal": 15}},
+        {"end": None, "supervisor": DEAD},  # killed with its container
+    ],
+)
+def test_the_pods_of_a_failed_job_that_are_started_again_are_its_next_attempt(
+    kind: str, ending: dict[str, object]
+) -> None:
+    """Kubernetes starts a container again with the variables of the first time, and tells no count."""
+    assert start_pods(kind) == [True, False]
+    for restart in (1, 2):
+        end_run(Path("d"), **ending)
+        assert start_pods(kind, 3) == [True, False, False]
+        state = json.loads(Path("d/run.json").read_text())
+        assert (state["restart"], state["end"], state["exit"]) == (restart, None, None)
+        assert state["supervisor"] == join.describe_process()
+
+
+def test_a_job_is_no_restart_where_the_first_one_succeeded_or_another_ran() -> None:
+    start_pods("ranks")
+    end_run(Path("d"), exit={"code": 0, "signal": None})
+    with pytest.raises(TdbgError, match="already holds a run"):
+        start_pods("ranks")
+    end_run(Path("d"), exit={"code": 1, "signal": None})
+    with pytest.raises(TdbgError, match="already holds a run"):
+        start_pods("ranks", MASTER_ADDR="another-master-0")
+    with pytest.raises(TdbgError, match="already holds a run"):  # nobody starts it again outside of Kubernetes
+        open_run({**PODS["ranks"], "RANK": "0"}, run_dir="d")
+
+
 def test_an_option_of_torchrun_counts_before_its_variable() -> None:
     env = {"PET_NNODES": "2", "PET_RDZV_ID": "of-the-pod"}
     assert join.job_from_command(["torchrun", "--rdzv-id=7", "t.py"], env) == "rdzv-id=7"
