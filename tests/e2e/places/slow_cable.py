@@ -34,7 +34,7 @@ class SlowCable:
         self._thread.start()
 
     def slow_down(self, delay_s: float, bytes_per_s: float) -> None:
-        """From now on a packet needs so much longer, one way, and all together no more than this go through."""
+        """From now on, delay each packet by this time, one way, and limit the rate of all packets together."""
         self._delay_s, self._bytes_per_s = delay_s, bytes_per_s
 
     def remove(self) -> None:
