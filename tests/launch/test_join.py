@@ -4,7 +4,9 @@ import json
 import os
 import re
 import socket
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,6 +223,17 @@ def test_a_job_is_no_restart_where_the_first_one_succeeded_or_another_ran() -> N
         start_pods("ranks", MASTER_ADDR="another-master-0")
     with pytest.raises(TdbgError, match="already holds a run"):  # nobody starts it again outside of Kubernetes
         open_run({**PODS["ranks"], "RANK": "0"}, run_dir="d")
+
+
+def test_a_pod_that_failed_and_starts_again_runs_its_command(shell: Any) -> None:
+    script = shell.write_script("import os, sys; sys.exit(3 if not os.path.exists('again') else 0)")
+    pod = {**PODS["ranks"], "RANK": "0", join.IN_KUBERNETES: "10.0.0.1"}
+    codes = []
+    for _ in range(3):  # the third time the run has ended well: it is no restart
+        done = shell.run_command(sys.executable, script, options=("--run-dir", "d"), env=pod)
+        codes.append(done.returncode)
+        (shell.folder / "again").touch()
+    assert codes == [3, 0, 2], done.stderr
 
 
 def test_an_option_of_torchrun_counts_before_its_variable() -> None:
