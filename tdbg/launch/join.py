@@ -120,8 +120,7 @@ def open_run(
     restart = restart_count(environ)
     path = choose_path(settings, command, shared, restart)
     before = _read_state(path)
-    if _is_restarted_pod(before, job, environ):
-        restart = max(restart, int(before.get("restart", 0)) + 1)
+    restart = max(restart, _count_pod_restart(before, job, environ))
     if before and is_over(before, restart):
         job = ""  # not to be joined: create() refuses it in its own words
     run, joined = RunDir.create(path, {**record, "restart": restart}, job=job, shared=settings.share)
@@ -207,10 +206,11 @@ def is_over(state: Mapping[str, Any], restart: int) -> bool:
     return _has_ended(state) and restart <= int(state.get("restart", 0))
 
 
-def _is_restarted_pod(state: Mapping[str, Any], job: str, environ: Mapping[str, str]) -> bool:
-    """True if this is a pod of a failed job that Kubernetes starts again: it counts restarts, and tells no pod."""
+def _count_pod_restart(state: Mapping[str, Any], job: str, environ: Mapping[str, str]) -> int:
+    """Which restart this is if Kubernetes starts a pod of a failed job again, as no variable says so; else 0."""
     is_same_job = bool(job) and state.get("job") == job and IN_KUBERNETES in environ
-    return is_same_job and _has_ended(state) and (state.get("exit") or {}).get("code") != 0
+    has_failed = _has_ended(state) and (state.get("exit") or {}).get("code") != 0
+    return int(state.get("restart", 0)) + 1 if is_same_job and has_failed else 0
 
 
 def _has_ended(state: Mapping[str, Any]) -> bool:
