@@ -207,7 +207,7 @@ def sort_causes_first(
         codes = following.get(code, ())
         after = [weight for other, code, weight in weighed if code in codes and follows(item, other)] if codes else []
         first = min([own, *after]) if after and is_cause(item) else own
-        return first, -len(codes), own  # the cause of a cause comes before it
+        return first, -len(after), own  # the cause of a cause comes before it: more findings follow from that
 
     return [item for item, _, _ in sorted(weighed, key=compute_sort_key)]
 

@@ -409,7 +409,7 @@ class EventWriter(LineWriter):
 def env_rank(environ: Mapping[str, str]) -> int | None:
     """The global rank a launcher put into the environment, if any."""
     for name in RANK_ENV:
-        if environ.get(name, "").isdigit():
+        if environ.get(name, "").isdecimal():
             return int(environ[name])
     return None
 

@@ -2,8 +2,9 @@
 
 Several `tdbg run` of one job (one per node, or one per task under srun) write into one directory. They
 know each other by a job id: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its step, else what a multi-node
-launcher's own options say (``--rdzv-id``, or its address). The first one makes the directory and speaks;
-the others join. A run that is over is never joined, except by the restart of its own job.
+launcher's own options say (``--rdzv-id``, or its address), or the variables that a Kubernetes operator sets in
+their place. The first one makes the directory and speaks; the others join. A run that is over is never joined,
+except by the restart of its own job.
 """
 
 import json
@@ -35,6 +36,8 @@ MEETING_POINT = (
     "deepspeed-multinode-launcher",
 )
 NODE_COUNT = ("nnodes", "num-machines")
+OPTION_VARIABLE = "PET_"  # torchrun takes an option that was not given from the variable of this prefix and its name
+IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every container
 # Agents that start together come within this time, though torch elastic may count different restarts on each node.
 ONE_ROUND_S = 60.0
 
@@ -58,14 +61,41 @@ def _name_slurm_job(environ: Mapping[str, str]) -> str:
     return f"{array}_{task}" if array and task else environ["SLURM_JOB_ID"]
 
 
-def job_from_command(command: Sequence[str]) -> str:
-    """The id that a launcher's own options make for a job of several nodes, or an empty string."""
-    given = _parse_options(command)
+def job_from_command(command: Sequence[str], environ: Mapping[str, str] = {}) -> str:
+    """The id that a launcher's own options, or variables in their place, make for a job of several nodes, or ``""``."""
+    given = {**_read_option_variables(environ), **_parse_options(command)}
     nodes = [given[name].rpartition(":")[2] for name in NODE_COUNT if name in given]
-    several = any(count.isdigit() and int(count) > 1 for count in nodes)
+    several = any(count.isdecimal() and int(count) > 1 for count in nodes)
     if not several and "rdzv-id" not in given:
         return ""
     return ",".join(f"{name}={given[name]}" for name in MEETING_POINT if name in given) or "nodes"
+
+
+def job_from_ranks(environ: Mapping[str, str]) -> str:
+    """The id of a job whose ranks are each started by themselves, with RANK and WORLD_SIZE, or an empty string."""
+    meeting, rank, world = (environ.get(name, "") for name in ("MASTER_ADDR", "RANK", "WORLD_SIZE"))
+    if not meeting or not rank.isdecimal() or not world.isdecimal() or int(world) < 2:
+        return ""
+    return f"ranks@{_name_this_host(meeting)}:{environ.get('MASTER_PORT', '')}"
+
+
+def _name_this_host(address: str) -> str:
+    """The name of this host in place of ``localhost``, which is another machine wherever it is read.
+
+    Older PyTorchJob operators give ``localhost`` to the master, and the master's name to the workers.
+    """
+    is_local = address in ("localhost", "::1") or address.startswith("127.")
+    return host_name() if is_local else address
+
+
+def _read_option_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """``PET_RDZV_ID=7`` is ``--rdzv-id 7``: so a PyTorchJob of Kubernetes tells torchrun."""
+    found = (
+        (name.removeprefix(OPTION_VARIABLE), value)
+        for name, value in environ.items()
+        if name.startswith(OPTION_VARIABLE)
+    )
+    return {name.lower().replace("_", "-"): value for name, value in found if value}
 
 
 def _parse_options(command: Sequence[str]) -> dict[str, str]:
@@ -86,10 +116,11 @@ def open_run(
     Raises TdbgError for a directory that holds another run, LaunchError for one that cannot be written.
     """
     shared = job_from_env(environ)
-    job = shared or job_from_command(command)
+    job = shared or job_from_command(command, environ) or job_from_ranks(environ)
     restart = restart_count(environ)
     path = choose_path(settings, command, shared, restart)
     before = _read_state(path)
+    restart = max(restart, _count_pod_restart(before, job, environ))
     if before and is_over(before, restart):
         job = ""  # not to be joined: create() refuses it in its own words
     run, joined = RunDir.create(path, {**record, "restart": restart}, job=job, shared=settings.share)
@@ -173,6 +204,13 @@ def _read_state(path: Path) -> dict[str, object]:
 def is_over(state: Mapping[str, Any], restart: int) -> bool:
     """True if the run has ended, by its own word or because its supervisor is dead, and was not restarted since."""
     return _has_ended(state) and restart <= int(state.get("restart", 0))
+
+
+def _count_pod_restart(state: Mapping[str, Any], job: str, environ: Mapping[str, str]) -> int:
+    """Which restart this is if Kubernetes starts a pod of a failed job again, as no variable says so; else 0."""
+    is_same_job = bool(job) and state.get("job") == job and IN_KUBERNETES in environ
+    has_failed = _has_ended(state) and (state.get("exit") or {}).get("code") != 0
+    return int(state.get("restart", 0)) + 1 if is_same_job and has_failed else 0
 
 
 def _has_ended(state: Mapping[str, Any]) -> bool:

@@ -254,6 +254,7 @@ def test_the_rank_comes_from_the_launcher() -> None:
     assert env_rank({"RANK": "3", "LOCAL_RANK": "1"}) == 3
     assert env_rank({"SLURM_PROCID": "5"}) == 5
     assert env_rank({"RANK": ""}) is None
+    assert env_rank({"RANK": "\N{SUPERSCRIPT TWO}", "LOCAL_RANK": "1"}) == 1
 
 
 def test_a_reused_pid_is_not_the_old_process() -> None:

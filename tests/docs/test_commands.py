@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import BIN, PROGRAMS, Result, build_environment, run_command
+from tests.e2e.places.pods import build_pod_environment
 from tests.e2e.test_readme import TRAIN, live_folder  # noqa: F401 - a fixture
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -150,7 +151,7 @@ def test_the_tasks_of_a_slurm_job_join_one_run(
 def test_the_manifest_of_kubernetes_runs_its_command(tmp_path: Path, cluster_environment: dict[str, str]) -> None:
     import yaml
 
-    (text,) = find_blocks("kubernetes.md", "yaml")
+    text, _ = find_blocks("kubernetes.md", "yaml")
     (container,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
     mount = container["volumeMounts"][0]["mountPath"]
     words = [word.replace(mount, str(tmp_path)) for word in container["command"]]
@@ -169,6 +170,24 @@ def test_the_pods_of_a_job_join_one_run(tmp_path: Path, cluster_environment: dic
         del cluster_environment[name]
     result = run_script(f"({text}) & ({text}) & wait", tmp_path, cluster_environment)
     assert result.stderr.count("verdict:") == 1 and "2 ranks" in result.stderr, result.stderr
+
+
+def test_the_pods_of_a_pytorchjob_join_one_run(tmp_path: Path, cluster_environment: dict[str, str]) -> None:
+    import yaml
+
+    _, text = find_blocks("kubernetes.md", "yaml")
+    replicas = yaml.safe_load(text)["spec"]["pytorchReplicaSpecs"]
+    port = int(cluster_environment["PORT"])
+    del cluster_environment["SLURM_JOB_ID"]
+    pods = []
+    for rank, name in enumerate(("Master", "Worker")):
+        (container,) = replicas[name]["template"]["spec"]["containers"]
+        words = [word.replace("/runs/", f"{tmp_path}/") for word in container["command"]]
+        env = {**cluster_environment, **build_pod_environment(rank, port), "PET_MASTER_ADDR": "127.0.0.1"}
+        pods.append(subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True))
+    said = [pod.communicate(timeout=200)[1] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0], said
+    assert "".join(said).count("verdict:") == 1 and "2 ranks" in "".join(said), said
 
 
 def test_the_directories_of_pods_without_a_shared_volume_are_joined(
@@ -220,6 +239,33 @@ def test_an_actor_of_ray_is_watched(tmp_path: Path, cluster_environment: dict[st
     (tmp_path / "ray_train.py").write_text(f"import ray\n\n\n@ray.remote\ndef train():\n{body}\n\n{start}")
     result = run_script(find_blocks("ray.md")[0], tmp_path, {**cluster_environment, "HOME": str(tmp_path)})
     assert result.code == 0 and "TD-N001 critical: first NaN at step 21" in result.stderr, result.stderr
+
+
+STARTED_BY = {"accelerate.md": "accelerate", "fabric.md": "fabric", "spawn.md": "spawn"}
+
+
+def fill_in_program(text: str, by: str) -> str:
+    """A command of a page with a program that trains two ranks under this launcher, in the place of the page's own."""
+    program = f"{PROGRAMS / 'rank_faults.py'} none --by {by} --nprocs 2 --steps 30"
+    return re.sub(r"--num_processes \d+", "--num_processes 2", text).replace("train.py", program)
+
+
+@pytest.mark.parametrize("page", STARTED_BY)
+def test_the_ranks_of_a_launcher_are_watched(page: str, tmp_path: Path, cluster_environment: dict[str, str]) -> None:
+    for name in ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
+        del cluster_environment[name]
+    for line in find_blocks(page)[0].splitlines():
+        result = run_script(fill_in_program(line, STARTED_BY[page]), tmp_path, cluster_environment)
+        assert result.code == 0 and "2 ranks" in result.stderr, (line, result.stderr)
+
+
+def test_the_machines_of_accelerate_join_one_run(tmp_path: Path, cluster_environment: dict[str, str]) -> None:
+    for name in ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
+        del cluster_environment[name]
+    _, text = find_blocks("accelerate.md")
+    text = fill_in_program(text, "accelerate").replace("/shared/runs/", f"{tmp_path}/")
+    result = run_script(f"(NODE=0; {text}) & (NODE=1; {text}) & wait", tmp_path, cluster_environment)
+    assert result.stderr.count("verdict:") == 1 and "2 ranks" in result.stderr, result.stderr
 
 
 def test_the_workflow_of_ci_is_yaml_and_its_commands_are_those_of_the_page() -> None:

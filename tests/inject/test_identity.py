@@ -18,6 +18,7 @@ from tdbg.inject.tracebacks import describe_exception
         ({"SLURM_NTASKS": "3", "SLURM_PROCID": "2"}, (2, 1)),  # three programs that know nothing of each other
         ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "1"}, (1, 1)),
         ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4"}, (1, 2)),
+        ({"RANK": "\N{SUPERSCRIPT TWO}", "WORLD_SIZE": "\N{SUPERSCRIPT TWO}"}, (0, 1)),  # a digit, and no number
     ],
 )
 def test_tasks_are_ranks_of_one_training_only_where_the_program_says_so(

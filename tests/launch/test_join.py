@@ -4,7 +4,9 @@ import json
 import os
 import re
 import socket
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +127,119 @@ def test_two_commands_of_one_batch_script_are_two_runs() -> None:
 )
 def test_job_from_command(command: str, job: str) -> None:
     assert join.job_from_command(command.split()) == job
+
+
+PODS = {
+    "ranks": {"RANK": "{}", "WORLD_SIZE": "2", "MASTER_ADDR": "t-master-0", "MASTER_PORT": "23456"},
+    "torchrun": {"PET_NNODES": "2", "PET_NODE_RANK": "{}", "PET_MASTER_ADDR": "t", "PET_MASTER_PORT": "23456"},
+    "elastic": {"PET_NNODES": "1:2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "t-worker-0:23456"},
+}
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_the_pods_of_a_job_share_the_directory_they_were_all_given(kind: str) -> None:
+    """What a PyTorchJob of Kubernetes sets, without an option on the command line."""
+    one, other = ({name: value.format(rank) for name, value in PODS[kind].items()} for rank in (0, 1))
+    assert open_run(one, "torchrun train.py", run_dir="d")[1] is True
+    assert open_run(other, "torchrun train.py", run_dir="d")[1] is False
+    elsewhere = {name: value.replace("23456", "23457") for name, value in other.items()}
+    with pytest.raises(TdbgError, match="already holds a run"):
+        open_run(elsewhere, "torchrun train.py", run_dir="d")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {**PODS["ranks"], "RANK": "0", "WORLD_SIZE": "1"},
+        {**PODS["ranks"], "RANK": "0", "WORLD_SIZE": "two"},
+        {**PODS["ranks"], "RANK": "0", "WORLD_SIZE": "\N{SUPERSCRIPT TWO}"},  # a digit, and no number
+        {**PODS["ranks"], "RANK": "$(RANK)"},
+        {name: value for name, value in PODS["ranks"].items() if name != "RANK"},
+        {name: value for name, value in PODS["ranks"].items() if name != "MASTER_ADDR"},
+        {**PODS["torchrun"], "PET_NNODES": "1"},
+        {**PODS["torchrun"], "PET_NNODES": "\N{SUPERSCRIPT TWO}"},
+        {**PODS["elastic"], "PET_NNODES": "1:1"},
+    ],
+)
+def test_a_program_that_is_alone_shares_its_directory_with_nobody(env: dict[str, str]) -> None:
+    open_run(env, run_dir="d")
+    with pytest.raises(TdbgError, match="already holds a run"):
+        open_run(env, run_dir="d")
+
+
+def test_the_master_of_an_older_operator_is_told_that_it_meets_at_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, worker = {**PODS["ranks"], "RANK": "0", "MASTER_ADDR": "localhost"}, {**PODS["ranks"], "RANK": "1"}
+    monkeypatch.setattr(join, "host_name", lambda: "t-master-0")
+    assert open_run(master, run_dir="d")[1] is True
+    monkeypatch.setattr(join, "host_name", lambda: "t-worker-0")
+    assert open_run(worker, run_dir="d")[1] is False
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "::1"])
+def test_two_machines_that_each_meet_at_localhost_are_two_jobs(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**PODS["ranks"], "RANK": "0", "MASTER_ADDR": address}
+    open_run(env, run_dir="d")
+    assert open_run({**env, "RANK": "1"}, run_dir="d")[1] is False
+    monkeypatch.setattr(join, "host_name", lambda: "another-machine")
+    with pytest.raises(TdbgError, match="already holds a run"):
+        open_run({**env, "RANK": "1"}, run_dir="d")
+
+
+def start_pods(kind: str, count: int = 2, **more: str) -> list[bool]:
+    """Which of the pods of a job leads, where all of them start under Kubernetes."""
+    pods = [{name: value.format(rank) for name, value in PODS[kind].items()} for rank in range(count)]
+    return [open_run({join.IN_KUBERNETES: "10.0.0.1", **pod, **more}, run_dir="d")[1] for pod in pods]
+
+
+@pytest.mark.parametrize("kind", PODS)
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"exit": {"code": 1, "signal": None}},
+        {"exit": {"code": None, "signal": 15}},
+        {"end": None, "supervisor": DEAD},  # killed with its container
+    ],
+)
+def test_the_pods_of_a_failed_job_that_are_started_again_are_its_next_attempt(
+    kind: str, ending: dict[str, object]
+) -> None:
+    """Kubernetes starts a container again with the variables of the first time, and tells no count."""
+    assert start_pods(kind) == [True, False]
+    for restart in (1, 2):
+        end_run(Path("d"), **ending)
+        assert start_pods(kind, 3) == [True, False, False]
+        state = json.loads(Path("d/run.json").read_text())
+        assert (state["restart"], state["end"], state["exit"]) == (restart, None, None)
+        assert state["supervisor"] == join.describe_process()
+
+
+def test_a_job_is_no_restart_where_the_first_one_succeeded_or_another_ran() -> None:
+    start_pods("ranks")
+    end_run(Path("d"), exit={"code": 0, "signal": None})
+    with pytest.raises(TdbgError, match="already holds a run"):
+        start_pods("ranks")
+    end_run(Path("d"), exit={"code": 1, "signal": None})
+    with pytest.raises(TdbgError, match="already holds a run"):
+        start_pods("ranks", MASTER_ADDR="another-master-0")
+    with pytest.raises(TdbgError, match="already holds a run"):  # nobody starts it again outside of Kubernetes
+        open_run({**PODS["ranks"], "RANK": "0"}, run_dir="d")
+
+
+def test_a_pod_that_failed_and_starts_again_runs_its_command(shell: Any) -> None:
+    script = shell.write_script("import os, sys; sys.exit(3 if not os.path.exists('again') else 0)")
+    pod = {**PODS["ranks"], "RANK": "0", join.IN_KUBERNETES: "10.0.0.1"}
+    codes = []
+    for _ in range(3):  # the third time the run has ended well: it is no restart
+        done = shell.run_command(sys.executable, script, options=("--run-dir", "d"), env=pod)
+        codes.append(done.returncode)
+        (shell.folder / "again").touch()
+    assert codes == [3, 0, 2], done.stderr
+
+
+def test_an_option_of_torchrun_counts_before_its_variable() -> None:
+    env = {"PET_NNODES": "2", "PET_RDZV_ID": "of-the-pod"}
+    assert join.job_from_command(["torchrun", "--rdzv-id=7", "t.py"], env) == "rdzv-id=7"
+    assert join.job_from_command(["torchrun", "--nnodes=1", "t.py"], {"PET_NNODES": "2"}) == ""
 
 
 def test_two_torchrun_agents_share_the_directory_they_were_both_given() -> None:

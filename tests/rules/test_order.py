@@ -62,6 +62,25 @@ def test_an_exception_that_ended_a_rank_is_a_cause_and_one_it_lived_on_with_is_n
     assert judge_planted(run, [uneven, exception], monkeypatch) == order
 
 
+@pytest.mark.parametrize(
+    ("hung_rank", "lost_step", "order"),
+    [
+        pytest.param(0, 19, ["TD-R006", "TD-R003"], id="the hung rank is ended, and the rank that waited loses it"),
+        pytest.param(1, 19, ["TD-R003", "TD-R006"], id="the others wait for the rank that has lost its connection"),
+        pytest.param(0, 17, ["TD-R003", "TD-R006"], id="lost long before the hang"),
+    ],
+)
+def test_a_hang_and_a_lost_connection_stand_in_the_order_in_which_they_follow(
+    one_rank: tuple[Stream, str], hung_rank: int, lost_step: int, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either can cause the other. A rank that waits has recorded the step before the one in which the others hang."""
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    hang = Finding(code="TD-R006", severity="error", title="a rank does not come", first_step=20, rank=hung_rank)
+    lost = Finding(code="TD-R003", severity="error", title="rank 1: connection closed", first_step=lost_step, rank=1)
+    assert judge_planted(run, [lost, hang], monkeypatch) == order
+
+
 def test_of_findings_of_one_severity_and_step_the_surer_comes_first(
     make_stream: Callable[[], Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:

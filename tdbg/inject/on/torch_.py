@@ -323,7 +323,7 @@ def _settle_flags() -> None:
 
 
 def _env_int(names: tuple[str, ...]) -> int | None:
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), None)
 
 
 def get_rank_and_world_size(given: tuple[int, int] | None = None) -> tuple[int, int]:

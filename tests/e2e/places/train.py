@@ -1,4 +1,7 @@
-"""Two ranks that train in step: `python train.py FAULT STEPS`, on torchrun or under SLURM; rank 1 has the fault."""
+"""Two ranks that train in step: `python train.py FAULT STEPS`, on torchrun, in pods or under SLURM; rank 1 has the fault.
+
+FAULT: none, nan or hang.
+"""
 
 import os
 import sys
@@ -27,7 +30,7 @@ def main(fault: str, steps: int) -> None:
         if fault == "nan" and rank == 1 and step == NAN_STEP:
             inputs[3] = float("nan")
         if fault == "hang" and rank == 1 and step == HANG_STEP:
-            time.sleep(600)
+            time.sleep(600)  # planted: hang
         loss = nn.functional.cross_entropy(model(inputs), labels)
         optimizer.zero_grad()
         loss.backward()

@@ -1,10 +1,10 @@
 """Data-parallel training on gloo in which, from step 20 on, one rank is at fault; or healthy, in a way that looks alike.
 
-rank_faults.py KIND [--rank RANK] [--by torchrun|spawn|fabric] [--nprocs N] [--steps N]
+rank_faults.py KIND [--rank RANK] [--by torchrun|spawn|fabric|accelerate] [--nprocs N] [--steps N]
 
 KIND: a fault of this file, or what is healthy in rank_twins.py. RANK (1) is at fault. --by: who starts the ranks; torchrun
-already has. Without a fault a step takes some 12 milliseconds, or 27 where it needs CPU time. Where a fault begins, RANK
-prints a line. A line that a fault is to be named with has a comment that says so.
+and accelerate already have. Without a fault a step takes some 12 milliseconds, or 27 where it needs CPU time. Where a fault
+begins, RANK prints a line. A line that a fault is to be named with has a comment that says so.
 """
 
 import argparse
@@ -330,19 +330,30 @@ def run_with_fabric(options: argparse.Namespace) -> None:
     leave_group()
 
 
+def run_with_accelerate(options: argparse.Namespace) -> None:
+    from accelerate import Accelerator
+
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True)
+    job = make_job(options, accelerator.prepare_model, accelerator.no_sync)
+    train(options, job, Tensor.backward if options.kind in BY_HAND else accelerator.backward)
+    leave_group()
+
+
+RUN_BY = {"torchrun": run_training, "fabric": run_with_fabric, "accelerate": run_with_accelerate}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=(*ONCE, *LASTING, *SILENT, *SILENT_TWINS))
     parser.add_argument("--rank", type=int, default=1)
-    parser.add_argument("--by", choices=("torchrun", "spawn", "fabric"), default="torchrun")
+    parser.add_argument("--by", choices=(*RUN_BY, "spawn"), default="torchrun")
     parser.add_argument("--nprocs", type=int, default=2)
     parser.add_argument("--steps", type=int)
     options = parser.parse_args()
     options.steps = options.steps or (STEPS_OF_CPU_TIME if options.kind in OF_CPU_TIME else STEPS)
-    if options.by == "torchrun":
-        run_training(options)
-    elif options.by == "fabric":
-        run_with_fabric(options)
+    if options.by in RUN_BY:
+        RUN_BY[options.by](options)
     else:
         os.environ["MASTER_PORT"] = str(29500 + os.getpid() % 2000)
         multiprocessing.spawn(run_rank, (options,), nprocs=options.nprocs)

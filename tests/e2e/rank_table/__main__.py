@@ -2,6 +2,7 @@
 
 python -m tests.e2e.rank_table [KIND...] [--ranks 2,4] [--by torchrun,spawn,fabric] [--hang-s S] [--interrupt] [--keep DIR]
 
+--by also takes accelerate, of which the table has as many cases again.
 Beside each stand the seconds of the whole run, and from the last step of the rank at fault to the live line; of a hang these
 must be within the limit (--hang-s: 3, to save time; tdbg's own is 15) and one confirmation of 5 s. --interrupt: Ctrl-C a
 second after each fault began instead, and of a hang also once it was told; everything must be gone within 15 s, and the

@@ -16,7 +16,11 @@ from tdbg.core.rundir import EVENTS, FINDINGS
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PROGRAM = PROGRAMS / "rank_faults.py"
-LAUNCHERS = ("torchrun", "spawn", "fabric")
+LAUNCHERS = ("torchrun", "spawn", "fabric", "accelerate")
+# With --cpu, `accelerate launch` starts one process; with --multi_gpu it starts them all, and looks for no GPU.
+ACCELERATE = (
+    "accelerate launch --multi_gpu --num_machines 1 --mixed_precision no --dynamo_backend no --main_process_port 0"
+)
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")  # of version 1, in which rank_faults.py makes a group
 HANG_S = 3.0  # the limit, to save time; by default it is 15 s
 CONFIRM_S = 5.0  # a hang is told within the limit and this: it must look the same twice, and be read by the supervisor
@@ -131,6 +135,8 @@ class Case:
         words = [str(PROGRAM), self.kind, "--rank", str(self.rank), "--by", self.by, "--nprocs", str(self.ranks)]
         if self.by == "torchrun":
             return ["torchrun", "--standalone", f"--nproc-per-node={self.ranks}", *words]
+        if self.by == "accelerate":
+            return [*ACCELERATE.split(), "--num_processes", str(self.ranks), *words]
         return [sys.executable, *words]
 
     def judge_answer(self, findings: list[dict[str, Any]]) -> str:
