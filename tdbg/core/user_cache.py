@@ -26,15 +26,19 @@ def find_cache_home() -> Path:
 
 
 def make_own_folder(path: Path) -> bool:
-    """Make a folder for this user alone; False where it cannot be written, or another user could write it."""
+    """Make a folder for this user alone, in one that is so too; False where it cannot be, or another user could write it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(0o700)
-        about = path.lstat()
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        return _make_one(path.parent) and _make_one(path) and os.access(path, os.W_OK | os.X_OK)
     except OSError:
         return False
-    return stat.S_ISDIR(about.st_mode) and not describe_risk(about) and os.access(path, os.W_OK | os.X_OK)
+
+
+def _make_one(path: Path) -> bool:
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(0o700)
+    about = path.lstat()
+    return stat.S_ISDIR(about.st_mode) and not describe_risk(about)
 
 
 def open_own(path: Path) -> "IO[bytes]":
@@ -49,15 +53,18 @@ def open_own(path: Path) -> "IO[bytes]":
 
 
 def remove_old_files(paths: "Iterable[Path]", kept_s: float, most_bytes: int) -> None:
-    """Remove what was not used for so long; of the others those used longest ago, until the rest has so many bytes."""
+    """Remove what was not used for so long; of the others those used longest ago, until the rest has so many bytes.
+
+    The one that was used last stays, however large it is: somebody waits for it.
+    """
     used = []
     for path in paths:
         with contextlib.suppress(OSError):
             about = path.lstat()
             used.append((about.st_mtime, about.st_size, path))
     total = 0
-    for when, size, path in sorted(used, reverse=True):
+    for place, (when, size, path) in enumerate(sorted(used, reverse=True)):
         total += size
-        if total > most_bytes or when < time.time() - kept_s:
+        if (place and total > most_bytes) or when < time.time() - kept_s:
             with contextlib.suppress(OSError):
                 path.unlink()

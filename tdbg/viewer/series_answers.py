@@ -282,7 +282,8 @@ class TraceSpans(msgspec.Struct, kw_only=True):
     """Spans of a range of a trace. Numbers are places in the lists of names and lanes.
 
     names: with a letter before each (o operator, s span, f Python, r runtime call, k kernel, c copy).
-    left_out: shorter spans that begin in the range. reading: how far it is, until there is something to answer.
+    left_out: shorter spans that begin in the range. step: the one that the range is of, if that was asked for and is there.
+    reading: how far it is, until there is something to answer.
     """
 
     from_ms: float
@@ -292,4 +293,5 @@ class TraceSpans(msgspec.Struct, kw_only=True):
     names: list[str] = []
     spans: list[Span] = []
     left_out: int = 0
+    step: int | None = None
     reading: Reading | None = None

@@ -37,6 +37,7 @@ from tdbg.traces.analyze.summary_cache import find_cached
 from tdbg.traces.parse.event_stream import Event
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
+from tdbg.viewer.encoding import encode_json
 
 LARGE_BYTES, LARGE_PACKED_BYTES = 8 << 20, 1 << 20  # what is larger takes longer than somebody waits
 KEPT_S = 30 * 86_400.0
@@ -47,6 +48,7 @@ RETRY_S = 60.0  # after a failure
 NICENESS = 10
 REFUSED = 3  # exit code: the last line says what is wrong with the trace
 ENDING = ".spans"
+IN_TERMINAL = "`tdbg trace show` reads it in the terminal"
 Key = tuple[int | str, ...]
 
 
@@ -88,7 +90,7 @@ class TraceIndexes:
         self._lock = threading.Lock()  # guards the fields below
         self._turn = threading.Lock()  # held while a small trace is read
         self._choosing = threading.Lock()  # guards the folder
-        self._jobs: OrderedDict[Key, _Job] = OrderedDict()  # the first one is being read
+        self._jobs: OrderedDict[Path, _Job] = OrderedDict()  # by target; the first one is being read
         self._failures: dict[Key, tuple[float, TdbgError]] = {}
         self._summaries: OrderedDict[Key, Summary] = OrderedDict()
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,31 +103,35 @@ class TraceIndexes:
 
         spans: not their summaries alone, which may also lie beside them.
         """
-        waited = [key for one in found if (key := self._start_reading(one, spans)) is not None]
+        waited = [target for one in found if (target := self._start_reading(one, spans)) is not None]
         with self._lock:
-            jobs = [self._jobs[key] for key in waited if key in self._jobs]
+            jobs = [self._jobs[target] for target in waited if target in self._jobs]
         return _describe_reading(jobs) if jobs else None
 
-    def _start_reading(self, one: TraceFile, spans: bool) -> Key | None:
+    def _start_reading(self, one: TraceFile, spans: bool) -> Path | None:
         key = _read_key(one)
         if key is None or not _is_large(one, key) or self._open(one, key) is not None:
             return None
-        if not spans and self._has_summary(one, key):
+        if not spans and self._find_summary(one, key) is not None:
             return None
+        target = self._locate(one)
         with self._lock:
             failed_at, _ = self._failures.get(key, (0.0, None))
             if failed_at and time.monotonic() - failed_at < RETRY_S:
                 return None  # what is asked for next says why
-            self._failures.pop(key, None)
-            self._jobs.setdefault(key, _Job(one, key, self._locate(one), _Report(0)))
+            self._jobs.setdefault(target, _Job(one, key, target, _Report(0)))  # one, however often the trace changes
             self._start_process()
-        return key
+        return target
 
-    def _has_summary(self, one: TraceFile, key: Key) -> bool:
-        """True if the summary is in memory, or beside the trace."""
-        if key not in self._summaries and one.part is None and (beside := find_cached(one.path)) is not None:
-            self._keep_summary(one, key, beside)
-        return key in self._summaries
+    def _find_summary(self, one: TraceFile, key: Key) -> Summary | None:
+        """The summary in memory, or beside the trace."""
+        with self._lock:
+            found = self._summaries.get(key)
+            if found is not None:
+                self._summaries.move_to_end(key)
+        if found is None and one.part is None and (beside := find_cached(one.path)) is not None:
+            return self._keep_summary(one, key, beside)
+        return found
 
     def _keep_summary(self, one: TraceFile, key: Key, found: Summary) -> Summary:
         found.path = os.fspath(one.path)
@@ -140,8 +146,9 @@ class TraceIndexes:
         key = _read_key(one)
         if key is None:
             return summarize_trace(one.path, part=one.part)  # which says what is wrong
-        if self._has_summary(one, key):
-            return self._summaries[key]
+        known = self._find_summary(one, key)
+        if known is not None:
+            return known
         if not _is_large(one, key):
             return self._keep_summary(one, key, summarize_trace(one.path, part=one.part))
         found = self._open(one, key)
@@ -194,40 +201,40 @@ class TraceIndexes:
             os.utime(path)  # still wanted
         return found
 
-    # the process; all of these but the thread hold the lock
-
     def _start_process(self) -> None:
+        """Read the first trace that waits, unless one is being read. The caller holds the lock."""
         if self._process is not None or not self._jobs or self._is_closed:
             return
         job = next(iter(self._jobs.values()))
-        part = "" if job.one.part is None else str(job.one.part)
-        words = [os.path.realpath(job.one.path), part, str(job.target), json.dumps(job.key)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        threading.Thread(target=self._follow_process, args=(self._process, job), daemon=True).start()
+        job.key = _read_key(job.one) or job.key  # it may have changed while it waited
+        try:
+            self._process = _run_process(job)
+        except OSError as error:
+            del self._jobs[job.target]
+            self._note_failure(job, f"reading it cannot begin: {describe_failure(error)}")
+        else:
+            threading.Thread(target=self._follow_process, args=(self._process, job), daemon=True).start()
 
     def _follow_process(self, process: "subprocess.Popen[bytes]", job: _Job) -> None:
-        assert process.stdout is not None
-        last = b""
-        with process.stdout as lines:
-            for line in lines:
-                try:
-                    job.report = msgspec.json.decode(line, type=_Report)
-                except msgspec.MsgspecError:
-                    last = line.strip() or last
+        last = _follow_reports(process, job)
         code = process.wait()
         if code:
-            _name_draft(job.target, process.pid).unlink(missing_ok=True)
+            _remove_draft(job, process.pid)
+        is_kept = not code and self._open(job.one, job.key) is not None
         with self._lock:
             self._process = None
-            self._jobs.pop(job.key, None)
-            if code:
-                self._failures[job.key] = time.monotonic(), _describe_end(job, code, last)
+            self._jobs.pop(job.target, None)
+            if not is_kept:
+                self._note_failure(job, _describe_end(job, code, last))
             self._start_process()
+
+    def _note_failure(self, job: _Job, why: "str | TdbgError") -> None:
+        """Keep why a trace cannot be shown, for some time. The caller holds the lock."""
+        now = time.monotonic()
+        self._failures = {key: one for key, one in self._failures.items() if now - one[0] < RETRY_S}
+        if isinstance(why, str):
+            why = TdbgError(f"{job.one.path.name}: {why}", IN_TERMINAL)
+        self._failures[job.key] = now, why
 
     def close(self) -> None:
         """End the process that reads, and remove what could not be kept."""
@@ -237,7 +244,7 @@ class TraceIndexes:
         if process is not None and job is not None:
             process.kill()
             process.wait()
-            _name_draft(job.target, process.pid).unlink(missing_ok=True)
+            _remove_draft(job, process.pid)
         if self._own is not None:
             self._own.cleanup()
 
@@ -265,15 +272,45 @@ def _describe_reading(jobs: Sequence[_Job]) -> Reading:
     return Reading(traces=len(jobs), read_bytes=read, total_bytes=total, text=text)
 
 
-def _describe_end(job: _Job, code: int, last: bytes) -> TdbgError:
-    """What is said of a trace whose process failed."""
+def _run_process(job: _Job) -> "subprocess.Popen[bytes]":
+    """Start to read a trace. Its path is that which was found: the process refuses a link that took its place."""
+    part = "" if job.one.part is None else str(job.one.part)
+    words = [os.path.abspath(job.one.path), part, str(job.target), json.dumps(job.key)]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # no thread of numpy's has work
+    )
+
+
+def _follow_reports(process: "subprocess.Popen[bytes]", job: _Job) -> bytes:
+    """Keep how far a process says it is, until it ends; the last line that says something else."""
+    assert process.stdout is not None
+    last = b""
+    with process.stdout as lines:
+        for line in lines:
+            try:
+                job.report = msgspec.json.decode(line, type=_Report)
+            except msgspec.MsgspecError:
+                last = line.strip() or last
+    return last
+
+
+def _remove_draft(job: _Job, pid: int) -> None:
+    with contextlib.suppress(OSError):
+        _name_draft(job.target, pid).unlink(missing_ok=True)
+
+
+def _describe_end(job: _Job, code: int, last: bytes) -> "str | TdbgError":
+    """What is said of a trace whose process failed, or wrote what cannot be used."""
+    if not code:
+        return f"what was read could not be kept in {job.target.parent}"
     try:
         refusal = msgspec.json.decode(last, type=_Refusal)
     except msgspec.MsgspecError:
-        said = last.decode("utf-8", "replace")[:300] or f"exit {code}"
-        return TdbgError(
-            f"{job.one.path.name}: reading it failed: {said}", "`tdbg trace show` reads it in the terminal"
-        )
+        return f"reading it failed: {last.decode('utf-8', 'replace')[:300] or f'exit {code}'}"
     return TdbgError(refusal.what, refusal.hint)
 
 
@@ -307,12 +344,13 @@ def index_trace(trace: Path, part: int | None, target: Path, key: Key, file: "IO
     except OSError as error:
         what = f"the index of {trace.name} cannot be written: {describe_failure(error)}"
         raise TdbgError(what, "make room in your cache folder, or name another one in XDG_CACHE_HOME") from None
-    remove_old_files(_list_kept(), KEPT_S, MOST_KEPT_BYTES)
+    remove_old_files(_list_kept(target.parent), KEPT_S, MOST_KEPT_BYTES)
 
 
-def _list_kept() -> list[Path]:
-    """Files of spans, also of other versions, and drafts of processes that died."""
-    return [path for path in find_cache_home().glob("traces-v*/*") if ENDING in path.name]
+def _list_kept(folder: Path) -> set[Path]:
+    """Files of spans in a folder and in the cache, also of other versions, and drafts of processes that died."""
+    found = [*folder.glob("*"), *find_cache_home().glob("traces-v*/*")]
+    return {path for path in found if ENDING in path.name}
 
 
 class _Reporter:
@@ -332,21 +370,35 @@ class _Reporter:
             print(msgspec.json.encode(_Report(read_bytes, self._again)).decode(), file=self._file, flush=True)
 
 
+def limit_memory(most_bytes: int) -> None:
+    """Let this process have so much memory of its own and no more: another program may be training on this machine."""
+    import resource
+
+    with contextlib.suppress(ValueError, OSError):
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = most_bytes if hard == resource.RLIM_INFINITY else min(most_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
 def main() -> int:
     """Read the trace that is named."""
     os.nice(NICENESS)
+    limit_memory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
     trace, part, target, key = sys.argv[1:]
+    run_files.protect_run_of(trace)
     try:
         index_trace(Path(trace), int(part) if part else None, Path(target), tuple(json.loads(key)), sys.stdout)
     except BrokenPipeError:  # the viewer has ended
         return 1
     except TdbgError as error:
         refusal = _Refusal(str(error), error.hint)
-    except (OverflowError, MemoryError) as error:
-        refusal = _Refusal(f"{Path(trace).name}: {describe_error(error)}", "`tdbg trace show` reads it in the terminal")
+    except MemoryError:
+        refusal = _Refusal(f"{Path(trace).name}: reading it takes more than half of this machine's memory", IN_TERMINAL)
+    except OverflowError as error:
+        refusal = _Refusal(f"{Path(trace).name}: {describe_error(error)}", IN_TERMINAL)
     else:
         return 0
-    print(msgspec.json.encode(refusal).decode(), flush=True)
+    print(encode_json(refusal).decode(), flush=True)
     return REFUSED
 
 

@@ -1,19 +1,22 @@
 """Large traces are read beside the server, once, and kept in the user's cache folder."""
 
+import errno
 import gzip
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.viewer import trace_indexes
@@ -140,9 +143,10 @@ def test_what_others_could_have_written_is_read_anew(asked: Client, trace: Path,
     assert other.wait_for(PAGE) == read and kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_folder_that_others_may_write_is_not_used(asked: Client) -> None:
+@pytest.mark.parametrize("part", [".", ".."])
+def test_a_folder_that_others_may_write_is_not_used(asked: Client, part: str) -> None:
     find_folder().mkdir(parents=True)
-    find_folder().chmod(0o777)
+    (find_folder() / part).chmod(0o777)
     assert asked.wait_for(PAGE)["traces"]
     assert list(find_folder().iterdir()) == []
 
@@ -215,6 +219,72 @@ def test_progress_is_told_also_while_events_are_sorted(tmp_path: Path, monkeypat
     assert {one["again"] for one in told} >= {0, 1}
 
 
+def test_of_a_trace_that_goes_on_changing_one_reading_waits(trace: Path) -> None:
+    other = trace.with_name(trace.name.replace("trace", "other"))
+    indexes = TraceIndexes()
+    large = enlarge_trace(trace, 2)
+    shutil.copy(large, other)
+    both = [TraceFile(large, 0), TraceFile(other, 0)]
+    for turn in range(5):
+        reading = indexes.follow_reading(both)
+        assert reading is not None and reading["traces"] <= 2 and len(indexes._jobs) <= 2
+        os.utime(large, ns=(turn, turn))
+    until = time.monotonic() + PATIENCE_S
+    while indexes.follow_reading(both, spans=True) is not None and time.monotonic() < until:
+        time.sleep(0.02)
+    assert indexes.load_summary(both[0]).events == indexes.load_summary(both[1]).events > 0
+    indexes.close()
+
+
+def test_a_process_that_cannot_begin_is_said(asked: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*words: object, **more: object) -> None:
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    assert "reading it cannot begin: no more processes" in asked.wait_for(PAGE)["error"]
+
+
+def test_what_cannot_be_kept_is_not_read_again_and_again(asked: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TraceIndexes, "_open", lambda *words: None)
+    refused = asked.wait_for(PAGE)
+    assert "could not be kept in" in refused["error"]
+    monkeypatch.setattr(subprocess, "Popen", forbid_processes)
+    assert asked.get(f"/api/v1{PAGE}").json() == refused
+
+
+def test_a_link_in_the_place_of_a_trace_is_not_read(trace: Path, tmp_path: Path) -> None:
+    shutil.move(trace, tmp_path / trace.name)
+    trace.symlink_to(tmp_path / trace.name)
+    words = [str(trace), "", str(tmp_path / "a.spans"), "[]"]
+    ended = subprocess.run([sys.executable, "-m", trace_indexes.__name__, *words], capture_output=True, check=False)
+    assert ended.returncode == trace_indexes.REFUSED and b"link" in ended.stdout
+    assert not (tmp_path / "a.spans").exists()
+
+
+def test_a_trace_that_takes_too_much_memory_ends_the_process_with_a_line(trace: Path, tmp_path: Path) -> None:
+    words = [trace_indexes.__name__, str(trace), "", str(tmp_path / "a.spans"), "[]"]
+    text = (
+        "import sys; from tdbg.viewer import trace_indexes as all; whole = all.limit_memory; "
+        "all.limit_memory = lambda most: whole(20 << 20); sys.exit(all.main())"
+    )
+    ended = subprocess.run([sys.executable, "-c", text, *words[1:]], capture_output=True, check=False)
+    assert ended.returncode == trace_indexes.REFUSED, ended.stderr
+    assert b"takes more than half of this machine's memory" in ended.stdout
+    assert sorted(tmp_path.glob("*a.spans*")) == []
+
+
+def test_a_step_has_its_part_of_the_trace(asked: Client) -> None:
+    whole = asked.wait_for(SPANS, rank=0)
+    steps = [one for one in asked.wait_for("/runs/profiled/traces")["traces"][0]["steps"] if one["number"] is not None]
+    for step in steps:
+        found = asked.ask(SPANS, rank=0, step=step["number"])
+        assert found["step"] == step["number"]
+        assert found["to_ms"] - found["from_ms"] == pytest.approx((step["end"] - step["start"]) / 1e6)
+        assert f"sProfilerStep#{step['number']}" in found["names"]
+    found = asked.ask(SPANS, rank=0, step=99_999)
+    assert found == whole and found["step"] is None
+
+
 def test_old_files_are_removed_and_nothing_else(cache: Path, trace: Path) -> None:
     names = (
         "traces-v1.1/a.spans",
@@ -244,6 +314,9 @@ def test_of_too_many_bytes_those_used_longest_ago_go(cache: Path, trace: Path, m
     monkeypatch.setattr(trace_indexes, "MOST_KEPT_BYTES", target.stat().st_size + 1500)
     index_trace(trace, None, target, ("key",))
     assert {path.name for path in target.parent.iterdir()} == {"d.spans", "younger.spans"}
+    monkeypatch.setattr(trace_indexes, "MOST_KEPT_BYTES", 1)
+    index_trace(trace, None, target, ("key",))
+    assert {path.name for path in target.parent.iterdir()} == {"d.spans"}  # somebody waits for it
 
 
 def enlarge_trace(trace: Path, count: int) -> Path:
@@ -256,6 +329,26 @@ def enlarge_trace(trace: Path, count: int) -> Path:
     trace.with_suffix("").write_text(json.dumps(data), encoding="utf-8")
     trace.unlink()
     return trace.with_suffix("")
+
+
+def check_buttons(shown: Page) -> None:
+    """The part in view is moved by keys, and stands in the address."""
+    note = shown.locator("#timeline-note")
+    expect(shown).to_have_url(re.compile(r"from_ms=1&to_ms=1\.5"))
+    expect(note).to_contain_text("from 1 to 1.5 ms")
+    shown.get_by_role("button", name="Zoom out").focus()
+    shown.keyboard.press("Enter")
+    expect(shown).to_have_url(re.compile(r"from_ms=0\.75&to_ms=1\.75"))
+    shown.get_by_role("button", name="Later").press("Enter")
+    expect(shown).to_have_url(re.compile(r"from_ms=1\.25&to_ms=2\.25"))
+    expect(note).to_contain_text("from 1.25 to 2.25 ms")
+    kept = shown.inner_text("#timeline-note")
+    shown.reload()
+    expect(note).to_have_text(kept)
+    expect(shown.locator("#timeline .barlayer .point").first).to_be_visible(timeout=60_000)
+    shown.get_by_role("button", name="Whole trace").press("Enter")
+    expect(note).to_contain_text("shorter ones are left out")
+    assert "from_ms" not in shown.url
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -276,10 +369,13 @@ def test_the_page_shows_the_progress_and_then_a_timeline_to_zoom_into(
         expect(shown.locator("#timeline .barlayer .point").first).to_be_visible(timeout=60_000)
         expect(shown.locator("#flame .slice").first).to_be_visible()
         before = shown.inner_text("#timeline-note")
-        assert "longest spans" in before and "shorter ones are left out" in before
+        assert re.search(
+            r"^The 2,000 longest spans from 0 to [\d.,]+ ms; [\d,]+ shorter ones are left out\.", before
+        ), before
         shown.evaluate("Plotly.relayout('timeline', {'xaxis.range': [1, 1.5]})")
         expect(shown.locator("#timeline-note")).not_to_have_text(before)
         assert "left out" not in shown.inner_text("#timeline-note")
+        check_buttons(shown)
         watched.check_quiet()
         watched.context.close()
     finally:

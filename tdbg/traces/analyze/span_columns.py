@@ -5,7 +5,8 @@ columns: start and end (nanoseconds, int64), name and lane (uint32). Behind the 
 ends (int64), the summary, an index of all that, and at the very end where the index is. To draw a range one needs the
 longest spans in it, so runs of long spans are read first, and short ones only where few long ones are.
 
-Memory of the writer does not depend on the trace: a run of each length is held. A reader maps the file.
+Memory of the writer does not depend on the trace: a run of each length is held. Nor does the file grow without end: a
+damaged or hostile trace may unpack to a thousand times its size. A reader maps the file.
 """
 
 import mmap
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdbg.core import run_files
+from tdbg.core.tables import format_count
 from tdbg.core.user_cache import open_own
 from tdbg.traces.parse import event_names
 from tdbg.traces.parse.event_stream import Event
@@ -32,8 +34,10 @@ ENDING = struct.Struct("<qq8s")  # where the index is, its bytes
 RUN = 1 << 16  # spans
 BANDS = 32  # of lengths: each four times as long as the one before
 MOST_NAMES, MOST_LANES = 100_000, 10_000
+MOST_SPANS = 1 << 26  # of a file: 1.6 GB
 LETTERS = 160  # of a name
 MORE = "(more)"
+MOST_MS = event_names.FAR / 1e3  # from the start of a trace
 MOST_SORTED = 1 << 18  # spans of one length that are looked through for the longest
 COLUMNS: tuple[tuple[str, str], ...] = (("start", "<i8"), ("end", "<i8"), ("name", "<u4"), ("lane", "<u4"))
 ROW = np.dtype(list(COLUMNS))
@@ -105,15 +109,18 @@ class SpanWriter:
         self._held: dict[int, list[Rows]] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._lanes: dict[tuple[int | str, int | str, bool], int] = {}
-        self._base_us = 0
+        self._base_us = self._count = self._left_out = 0
         self._file.write(MAGIC)
 
     def add_events(self, events: Sequence[Event], base_us: int) -> None:
-        """Keep the spans among some events. base_us: what times are counted from."""
-        self._base_us = max(base_us, 0)
+        """Keep the spans among some events. base_us: what times are counted from, the same for all of them."""
         spans = [one for one in events if one.ph == "X" and one.cat in KINDS]
+        room = MOST_SPANS - self._count
+        self._left_out += len(spans[room:])
+        spans = spans[:room]
         if not spans:
             return
+        self._base_us, self._count = max(base_us, 0), self._count + len(spans)
         times, lengths = np.array([one.ts for one in spans]), np.array([one.dur for one in spans])
         good = (times >= 0) & (times < event_names.FAR) & (lengths >= 0) & (lengths < event_names.FAR)
         rows = np.zeros(len(spans), ROW)
@@ -128,15 +135,15 @@ class SpanWriter:
             self._hold(band, rows[bands == band])
 
     def _number_name(self, event: Event) -> int:
-        kind = KINDS[event.cat]
-        number = self._names.get((kind, event.name))
+        kind, name = KINDS[event.cat], event.name[:LETTERS]
+        number = self._names.get((kind, name))
         if number is None:
-            name = event.name if len(self._names) < MOST_NAMES else MORE
+            name = name if len(self._names) < MOST_NAMES else MORE
             number = self._names.setdefault((kind, name), len(self._names))
         return number
 
     def _number_lane(self, event: Event) -> int:
-        key = event.pid, event.tid, KINDS[event.cat] in DEVICE_KINDS
+        key = _cut_text(event.pid), _cut_text(event.tid), KINDS[event.cat] in DEVICE_KINDS
         if len(self._lanes) >= MOST_LANES and key not in self._lanes:
             key = MORE, MORE, False
         return self._lanes.setdefault(key, len(self._lanes))
@@ -157,10 +164,14 @@ class SpanWriter:
             self._file.write(rows[name].tobytes())
 
     def finish(self, summary: Summary, key: Sequence[int | str]) -> None:
-        """Write what is left, and close the file."""
+        """Write what is left, and close the file. The summary gets a line about spans that were too many."""
         for band in sorted(self._held):
             self._write_run(band)
-        texts = [f"{kind}{name[:LETTERS]}".encode("utf-8", "replace") for kind, name in self._names]
+        if self._left_out:
+            summary.problems.append(
+                f"the timeline has the first {MOST_SPANS:,} spans: {format_count(self._left_out, 'later one', 'is')} left out"
+            )
+        texts = [f"{kind}{name}".encode("utf-8", "replace") for kind, name in self._names]
         ends = np.cumsum([0, *map(len, texts)], dtype="<i8")
         lanes = [_name_lane(*one) for one in self._lanes]
         parts = [self._write_part(part) for part in (b"".join(texts), ends.tobytes(), encode_summary(summary))]
@@ -188,6 +199,10 @@ def encode_summary(summary: Summary) -> bytes:
         from tdbg.core.events import replace_lone_surrogates
 
         return msgspec.msgpack.encode(replace_lone_surrogates(msgspec.to_builtins(summary)))
+
+
+def _cut_text(value: int | str) -> int | str:
+    return value[:LETTERS] if isinstance(value, str) else value
 
 
 def _name_lane(pid: int | str, tid: int | str, is_device: bool) -> str:
@@ -250,7 +265,7 @@ class SpanFile:
     def _find_rows(self, run: Run, begin: int, end: int) -> tuple[Run, int, int]:
         """Which rows of a run may be in a range: first, and last + 1."""
         starts = self._read_column(run, "start")
-        first, last = np.searchsorted(starts, [begin - run.longest, end]).tolist()
+        first, last = np.searchsorted(starts, [max(begin - run.longest, run.first), end]).tolist()
         return run, first, last
 
     def _count_starts(self, run: Run, begin: int, end: int) -> int:
@@ -290,8 +305,8 @@ def _keep_longest(rows: Rows, room: int) -> tuple[Rows, Rows]:
 def describe_range(found: SpanFile, begin_ms: float, end_ms: float, most: int) -> SpanRange:
     """The longest spans of a range of the trace, which is told in milliseconds from its start, with how deep each is."""
     start = found.index.start
-    begin, end = (min(max(round(ms * 1e6), -(1 << 61)), 1 << 61) + start for ms in (begin_ms, end_ms))
-    rows, left_out = found.find_range(begin, end, most)
+    begin, end = (round(min(max(ms, -MOST_MS), MOST_MS) * 1e6) + start for ms in (begin_ms, end_ms))
+    rows, left_out = found.find_range(begin, max(begin, end), most)
     names, name_of = np.unique(rows["name"], return_inverse=True)
     lanes, lane_of = np.unique(rows["lane"], return_inverse=True)
     columns = (one.tolist() for one in (name_of, lane_of, _find_depths(rows), rows["start"], rows["end"]))

@@ -47,10 +47,14 @@ class FileQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SpansQuery(FileQuery, kw_only=True, forbid_unknown_fields=True):
-    """Which spans of which trace. from_ms, to_ms: from the start of the trace; left out: all of it. spans: at most so many."""
+    """Which spans of which trace. from_ms, to_ms: from the start of the trace; left out: all of it. spans: at most so many.
+
+    step: the range of that step instead; all of the trace if it has no such step.
+    """
 
     from_ms: float = 0.0
     to_ms: float | None = None
+    step: int | None = None
     spans: int = 2_000
 
 
@@ -100,9 +104,20 @@ def list_spans(served: Served, run: str, query: SpansQuery) -> TraceSpans:
         return TraceSpans(from_ms=query.from_ms, to_ms=query.to_ms or 0.0, reading=reading)
     spans = served.traces.open_spans(one)
     whole_ms = (spans.index.end - spans.index.start) / 1e6
-    to_ms = whole_ms if query.to_ms is None else query.to_ms
-    found = describe_range(spans, query.from_ms, to_ms, min(max(query.spans, 1), MAX_SPANS))
-    return TraceSpans(from_ms=query.from_ms, to_ms=to_ms, whole_ms=whole_ms, **msgspec.structs.asdict(found))
+    of_step = None if query.step is None else _find_step(served.traces.load_summary(one), query.step)
+    from_ms, to_ms = of_step or (query.from_ms, whole_ms if query.to_ms is None else query.to_ms)
+    found = describe_range(spans, from_ms, to_ms, min(max(query.spans, 1), MAX_SPANS))
+    about = {"whole_ms": whole_ms, "step": query.step if of_step else None, **msgspec.structs.asdict(found)}
+    return TraceSpans(from_ms=from_ms, to_ms=to_ms, **about)
+
+
+def _find_step(read: Summary, number: int) -> tuple[float, float] | None:
+    """Where a step begins and ends, in milliseconds from the start of its trace."""
+    step = next((one for one in read.steps if one.number == number), None)
+    if step is None:
+        return None
+    begin = step.start - read.start
+    return begin / 1e6, (begin + step.length) / 1e6
 
 
 @route("GET", f"{API}/runs/{{run}}/traces/file")

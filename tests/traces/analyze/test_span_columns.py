@@ -10,6 +10,7 @@ from traces.material import make_annotation, make_gpu_span, make_launch, make_op
 from tdbg.traces.analyze import span_columns
 from tdbg.traces.analyze.span_columns import SpanFile, SpanWriter, describe_range
 from tdbg.traces.analyze.summary_builder import summarize_trace
+from tdbg.traces.parse import event_names
 
 KEY = (1, "00", -1, 5, 6, 7)
 SHIFT = 1_000_000.0  # microseconds: a trace need not begin at 0
@@ -61,6 +62,46 @@ def test_a_range_has_each_span_that_overlaps_it(spans, events, begin_ms, end_ms)
     expected = list_expected(events, begin_ms, end_ms)
     assert [one[0] for one in told] == [one[0] for one in expected] and found.left_out == 0
     assert np.allclose([one[1:] for one in told] or [0], [one[1:] for one in expected] or [0])
+
+
+def test_spans_of_a_trace_out_of_order_are_where_they_were(events, tmp_path):
+    shuffled = events[len(events) // 2 :] + events[: len(events) // 2]
+    spans, summary = write_spans(tmp_path / "b.spans", write_trace(tmp_path / "b.json", shuffled))
+    assert summary.start == 0 < (shuffled[0]["ts"] - SHIFT)  # sorted, so counted from another event than the spans
+    found = describe_range(spans, 3.0, 9.5, 100_000)
+    told = sorted((found.names[one.name][1:], one.start_ms, one.length_ms) for one in found.spans)
+    expected = list_expected(events, 3.0, 9.5)
+    assert [one[0] for one in told] == [one[0] for one in expected]
+    assert np.allclose([one[1:] for one in told], [one[1:] for one in expected])
+
+
+def test_a_range_that_ends_before_it_begins_is_empty(spans):
+    for begin_ms, end_ms in ((60, 20), (9.5, 3.0), (20, 20)):
+        found = describe_range(spans, begin_ms, end_ms, 5)
+        assert found.left_out == 0 and all(one.start_ms < begin_ms for one in found.spans)
+
+
+@pytest.mark.parametrize("far_ms", [1e12, 1e300, 1.7e308])
+def test_a_range_without_end_has_all(spans, events, far_ms):
+    found = describe_range(spans, -far_ms, far_ms, 100_000)
+    assert len(found.spans) == len(events) and found.left_out == 0
+
+
+def test_times_at_the_edge_of_what_is_a_time(tmp_path):
+    events = [make_op("a", 1, 5), make_op("b", event_names.FAR - 1e6, event_names.FAR - 1e6), make_op("c", 0, 4e14)]
+    spans, _ = write_spans(tmp_path / "a.spans", write_trace(tmp_path / "a.json", events))
+    for begin_ms, end_ms in ((-1e300, 1e300), (0, 1e300), (1e300, 1e300), (-1e300, -1e300)):
+        assert len(describe_range(spans, begin_ms, end_ms, 10).spans) in (0, 1, 3)
+    assert len(describe_range(spans, -1e300, 1e300, 10).spans) == 3
+
+
+def test_spans_beyond_a_bound_are_left_out_and_it_is_said(events, tmp_path, monkeypatch):
+    monkeypatch.setattr(span_columns, "MOST_SPANS", 1_000)
+    spans, _ = write_spans(tmp_path / "b.spans", write_trace(tmp_path / "b.json", events))
+    found = describe_range(spans, 0, 1e9, 100_000)
+    assert len(found.spans) == 1_000
+    (line,) = spans.read_summary().problems
+    assert line == f"the timeline has the first 1,000 spans: {len(events) - 1_000:,} later ones are left out"
 
 
 @pytest.mark.parametrize("most", [1, 40, 700])
