@@ -5,7 +5,7 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 
 from tdbg.core.events import Number
-from tdbg.traces.analyze.span_columns import Span
+from tdbg.traces.spans import Span
 from tdbg.traces.summary import Device, Memory, Operator, Step, Work
 from tdbg.viewer.trace_indexes import Reading
 

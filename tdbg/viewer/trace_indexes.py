@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypedDict
+from typing import IO, TYPE_CHECKING, TypedDict
 
 import msgspec
 
@@ -30,14 +30,14 @@ from tdbg.core.guard import describe_error, undo_on_error
 from tdbg.core.tables import format_count, format_size
 from tdbg.core.user_cache import find_cache_home, make_own_folder, remove_old_files
 from tdbg.traces import summary as summaries
-from tdbg.traces.analyze import span_columns
-from tdbg.traces.analyze.span_columns import SpanFile, SpanWriter
-from tdbg.traces.analyze.summary_builder import summarize_trace
 from tdbg.traces.analyze.summary_cache import find_cached
-from tdbg.traces.parse.event_stream import Event
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 from tdbg.viewer.encoding import encode_json
+
+if TYPE_CHECKING:
+    from tdbg.traces.analyze.span_columns import SpanFile
+    from tdbg.traces.parse.event_stream import Event
 
 LARGE_BYTES, LARGE_PACKED_BYTES = 8 << 20, 1 << 20  # what is larger takes longer than somebody waits
 KEPT_S = 30 * 86_400.0
@@ -145,18 +145,18 @@ class TraceIndexes:
         """The summary of a trace. Raises TdbgError for one that cannot be read, or is not read yet."""
         key = _read_key(one)
         if key is None:
-            return summarize_trace(one.path, part=one.part)  # which says what is wrong
+            return _summarize(one)  # which says what is wrong
         known = self._find_summary(one, key)
         if known is not None:
             return known
         if not _is_large(one, key):
-            return self._keep_summary(one, key, summarize_trace(one.path, part=one.part))
+            return self._keep_summary(one, key, _summarize(one))
         found = self._open(one, key)
         if found is None:
             raise self._get_failure(key)
         return self._keep_summary(one, key, found.read_summary())
 
-    def open_spans(self, one: TraceFile) -> SpanFile:
+    def open_spans(self, one: TraceFile) -> "SpanFile":
         """The spans of a trace. Raises TdbgError as `load_summary` does."""
         key = _read_key(one)
         if key is None:
@@ -188,8 +188,10 @@ class TraceIndexes:
                     self._folder = Path(self._own.name)
             return self._folder
 
-    def _open(self, one: TraceFile, key: Key) -> SpanFile | None:
+    def _open(self, one: TraceFile, key: Key) -> "SpanFile | None":
         """What is kept of this state of a trace."""
+        from tdbg.traces.analyze.span_columns import SpanFile
+
         path = self._locate(one)
         try:
             found = SpanFile(path)
@@ -247,6 +249,12 @@ class TraceIndexes:
             _remove_draft(job, process.pid)
         if self._own is not None:
             self._own.cleanup()
+
+
+def _summarize(one: TraceFile) -> Summary:
+    from tdbg.traces.analyze.summary_builder import summarize_trace
+
+    return summarize_trace(one.path, part=one.part)
 
 
 def _read_key(one: TraceFile) -> Key | None:
@@ -316,6 +324,8 @@ def _describe_end(job: _Job, code: int, last: bytes) -> "str | TdbgError":
 
 def find_folder() -> Path:
     """Where files of spans are kept, by version."""
+    from tdbg.traces.analyze import span_columns
+
     return find_cache_home() / f"traces-v{summaries.VERSION}.{span_columns.VERSION}"
 
 
@@ -328,12 +338,15 @@ def index_trace(trace: Path, part: int | None, target: Path, key: Key, file: "IO
 
     Raises TdbgError for what is no trace, or where the file cannot be written.
     """
+    from tdbg.traces.analyze.span_columns import SpanWriter
+    from tdbg.traces.analyze.summary_builder import summarize_trace
+
     draft = _name_draft(target, os.getpid())
     reporter = _Reporter(file)
     try:
         with undo_on_error(lambda: draft.unlink(missing_ok=True)), contextlib.closing(SpanWriter(draft)) as writer:
 
-            def follow(events: Sequence[Event], base_us: int, read_bytes: int) -> None:
+            def follow(events: "Sequence[Event]", base_us: int, read_bytes: int) -> None:
                 writer.add_events(events, base_us)
                 reporter.tell(read_bytes)
 

@@ -469,14 +469,14 @@ def write_many_names(path: Path) -> None:
             "ts": number,
             "dur": 1,
         }
-        for number in range(30_000)
+        for number in range(10_000)
     ]
     pack_a_trace(path, json.dumps({"traceEvents": events}).encode())
 
 
 def name_it_strangely(path: Path) -> None:
     """Bytes that are no UTF-8, and markup, in the name of a trace."""
-    path.rename(os.fsencode(path.parent) + b"/<img src=x>\xff.1234567890123.pt.trace.json.gz")
+    path.rename(path.with_name(os.fsdecode(b"<img src=x>\xff.1234567890123.pt.trace.json.gz")))
 
 
 HARMFUL_TRACES = {

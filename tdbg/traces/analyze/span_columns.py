@@ -26,6 +26,7 @@ from tdbg.core.tables import format_count
 from tdbg.core.user_cache import open_own
 from tdbg.traces.parse import event_names
 from tdbg.traces.parse.event_stream import Event
+from tdbg.traces.spans import Span, SpanRange
 from tdbg.traces.summary import Summary
 
 VERSION = 1  # another layout, another number
@@ -78,25 +79,6 @@ class Directory(msgspec.Struct):
     names: tuple[int, int]  # offset and bytes of the texts
     name_ends: tuple[int, int]
     summary: tuple[int, int]
-
-
-class Span(msgspec.Struct, array_like=True):
-    """A span: number of its name and of its lane, how many others hold it, milliseconds from the start of the trace, and long."""
-
-    name: int
-    lane: int
-    depth: int
-    start_ms: float
-    length_ms: float
-
-
-class SpanRange(msgspec.Struct):
-    """The longest spans of a range. names: with the letter of their kind before each. left_out: that begin in it, too."""
-
-    lanes: list[str]
-    names: list[str]
-    spans: list[Span]
-    left_out: int
 
 
 class SpanWriter:

@@ -9,7 +9,6 @@ import msgspec
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import describe_failure, open_regular
 from tdbg.traces.analyze.rank_sampling import select_ranks
-from tdbg.traces.analyze.span_columns import describe_range
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render.summary_data import describe_flames, describe_summaries
 from tdbg.traces.render.trace_page import describe_page
@@ -96,6 +95,8 @@ def draw_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
 @route("GET", f"{API}/runs/{{run}}/traces/spans")
 def list_spans(served: Served, run: str, query: SpansQuery) -> TraceSpans:
     """The longest spans of a range of a trace, as many as are wanted, and how many others begin in it."""
+    from tdbg.traces.analyze.span_columns import describe_range
+
     one = _find_window(served, run, query)
     if not (isfinite(query.from_ms) and isfinite(query.to_ms or 0.0)):
         raise TdbgError("from_ms and to_ms are numbers of milliseconds", "leave them out for the whole trace")
