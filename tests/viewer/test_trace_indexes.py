@@ -262,12 +262,14 @@ def test_a_link_in_the_place_of_a_trace_is_not_read(trace: Path, tmp_path: Path)
 
 
 def test_a_trace_that_takes_too_much_memory_ends_the_process_with_a_line(trace: Path, tmp_path: Path) -> None:
-    words = [trace_indexes.__name__, str(trace), "", str(tmp_path / "a.spans"), "[]"]
+    large = enlarge_trace(trace, 20)
+    words = [str(large), "", str(tmp_path / "a.spans"), "[]"]
     text = (
-        "import sys; from tdbg.viewer import trace_indexes as all; whole = all.limit_memory; "
-        "all.limit_memory = lambda most: whole(20 << 20); sys.exit(all.main())"
+        "import sys, psutil; from tdbg.traces.analyze import span_columns, summary_builder; "
+        "from tdbg.viewer import trace_indexes as all; limit = all.limit_memory; "
+        "all.limit_memory = lambda most: limit(psutil.Process().memory_info().data + (2 << 20)); sys.exit(all.main())"
     )
-    ended = subprocess.run([sys.executable, "-c", text, *words[1:]], capture_output=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, check=False)
     assert ended.returncode == trace_indexes.REFUSED, ended.stderr
     assert b"takes more than half of this machine's memory" in ended.stdout
     assert sorted(tmp_path.glob("*a.spans*")) == []
