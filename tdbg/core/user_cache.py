@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def find_cache_home() -> Path:
     """The folder of all that tdbg keeps for this user; it need not be there."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # relative, it would be the current folder's
+        base = os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "tdbg"
 
 

@@ -143,6 +143,13 @@ def test_what_others_could_have_written_is_read_anew(asked: Client, trace: Path,
     assert other.wait_for(PAGE) == read and kept.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_relative_cache_home_is_not_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for base in ("", "here", "../here"):
+        monkeypatch.setenv("XDG_CACHE_HOME", base)
+        assert find_folder().parent == tmp_path / ".cache" / "tdbg"
+
+
 @pytest.mark.parametrize("part", [".", ".."])
 def test_a_folder_that_others_may_write_is_not_used(asked: Client, part: str) -> None:
     find_folder().mkdir(parents=True)
