@@ -68,6 +68,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "core.rule_base",
         "core.source_tree",
         "core.steady_growth",
+        "core.user_cache",
     ),
     ("core.config", "core.config_files", "core.rundir", "core.control", "core.flag_variable"),
     ("errors", "events", "flags", "registry", "core", "logs", "metrics", "pages", "runtime", "rules", "traces"),

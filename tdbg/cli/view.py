@@ -74,6 +74,7 @@ def view_runs(args: ViewArgs) -> int:
             serve(build_app(served), listener)
         finally:
             served.drawings.close()
+            served.traces.close()
             library.close()
     return 0
 

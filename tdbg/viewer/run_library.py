@@ -9,6 +9,7 @@ from tdbg.viewer.datapoint_tables import DatapointTables
 from tdbg.viewer.drawings import Drawings
 from tdbg.viewer.routes import NotFoundError
 from tdbg.viewer.sessions import Sessions
+from tdbg.viewer.trace_indexes import TraceIndexes
 
 
 @dataclass(slots=True)
@@ -20,6 +21,7 @@ class Served:
     control: bool = False
     drawings: Drawings = field(default_factory=Drawings)
     tables: DatapointTables = field(default_factory=DatapointTables)
+    traces: TraceIndexes = field(default_factory=TraceIndexes)
 
 
 class UnknownRunError(NotFoundError):

@@ -1,9 +1,13 @@
 """What the addresses of metrics and of profiler traces answer, as types."""
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
 
 from tdbg.core.events import Number
+from tdbg.traces.spans import Span
 from tdbg.traces.summary import Device, Memory, Operator, Step, Work
+from tdbg.viewer.trace_indexes import Reading
 
 
 class MetricPoint(TypedDict):
@@ -168,6 +172,7 @@ class TraceSummaries(TypedDict):
     traces: list[TraceSummary]
     ranks: RankDifferences | None
     ranks_left_out: list[int]
+    reading: NotRequired[Reading]
 
 
 class CallRow(TypedDict):
@@ -196,6 +201,7 @@ class CallTrees(TypedDict):
 
     times: str
     traces: list[CallTree]
+    reading: NotRequired[Reading]
 
 
 class TraceStep(TypedDict):
@@ -269,3 +275,23 @@ class TracePage(TypedDict):
     lanes: list[TraceLane]
     lanes_note: str
     traces: list[DrawnTrace]
+    reading: NotRequired[Reading]
+
+
+class TraceSpans(msgspec.Struct, kw_only=True):
+    """Spans of a range of a trace. Numbers are places in the lists of names and lanes.
+
+    names: with a letter before each (o operator, s span, f Python, r runtime call, k kernel, c copy).
+    left_out: shorter spans that begin in the range. step: the one that the range is of, if that was asked for and is there.
+    reading: how far it is, until there is something to answer.
+    """
+
+    from_ms: float
+    to_ms: float
+    whole_ms: float = 0.0
+    lanes: list[str] = []
+    names: list[str] = []
+    spans: list[Span] = []
+    left_out: int = 0
+    step: int | None = None
+    reading: Reading | None = None

@@ -13,6 +13,7 @@ ROOT = Path(tdbg.__file__).parent
 OTHER_WAYS = {
     "core/run_files.py": "the one place",
     "core/config_files.py": "the user's own folder, by a private draft",
+    "core/user_cache.py": "a folder in the user's own cache",
     "core/rundir.py": "the run directory itself, and the folder it is in",
     "launch/join.py": "the run directory itself, and tdbg_runs",
     "launch/run_list.py": "the run directory itself, which is removed",
@@ -101,6 +102,7 @@ OTHER_READS = {
     "cli/generate/__init__.py": "the source tree",
     "cli/generate/markdown.py": "the source tree",
     "cli/generate/messages.py": "the source tree",
+    "core/user_cache.py": "a file in the user's own cache, checked for its owner",
     "__main__.py": "a file of tdbg's own",
     "inject/__init__.py": "a file of tdbg's own",
     "inject/boot_template.py": "boot/, relative to its folder: it cannot import tdbg",

@@ -246,7 +246,8 @@ def test_a_look_at_a_large_trace_writes_nothing(runs_folder: Path, tmp_path: Pat
     assert trace.stat().st_size > 1 << 20
     before = sorted(tmp_path.rglob("*"))
     client = Client(tmp_path)
-    assert client.ask("/runs/profiled/traces/page")["traces"] and client.ask("/runs/profiled/traces")["traces"]
+    assert client.wait_for("/runs/profiled/traces/page")["traces"] and client.ask("/runs/profiled/traces")["traces"]
+    assert client.wait_for("/runs/profiled/traces/spans", rank=0)["spans"]
     assert sorted(tmp_path.rglob("*")) == before
 
 

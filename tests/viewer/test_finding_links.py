@@ -286,13 +286,16 @@ def test_the_step_of_a_finding_is_framed_in_its_trace(opened: Watched, client: C
     file = written.relative_to(runs_folder / "profiled").as_posix()
     shown = opened.show(f"/runs/profiled/traces?file={file}&step={wanted}")
     expect(shown.locator("#lanes-note")).to_contain_text(f"Step {wanted} is framed.")
+    expect(shown.locator("#timeline-note")).to_contain_text(f"Step {wanted}. ")
     frames = "one => one.layout.shapes.filter(shape => shape.type === 'rect').map(shape => [shape.x0, shape.x1])"
     (frame,) = shown.locator("#lanes").evaluate(frames)
     assert frame == pytest.approx([steps[wanted]["start_ms"], steps[wanted]["start_ms"] + steps[wanted]["length_ms"]])
     expect(shown.locator("#lanes .annotation-text", has_text=f"step {wanted}")).to_have_count(1)
     shown = opened.show(f"/runs/profiled/traces?file={file}&step=99999")
     assert shown.locator("#lanes").evaluate(frames) == []
-    opened.check()
+    expect(shown.locator("#lanes-note")).to_contain_text("Step 99999 is not among the steps shown.")
+    expect(shown.locator("#timeline-note")).to_contain_text("Step 99999 is not marked in this trace. ")
+    opened.check_quiet()
 
 
 def test_quiet_ranks_are_named_and_their_ages_grow(opened: Watched) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import os
 import random
@@ -22,7 +23,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser
 
-from tdbg.viewer import connections
+from tdbg.viewer import connections, trace_indexes
 from tdbg.viewer.routes import list_routes
 from tdbg.viewer.server import bind_socket, build_config
 
@@ -441,6 +442,85 @@ def test_a_harmful_run_is_served_or_refused_and_not_changed(tmp_path: Path, harm
         assert SECRET not in answer.text and len(answer.content) < 4 << 20
     assert list_state(run) == before
     shutil.rmtree(run)
+
+
+def pack_a_trace(path: Path, text: bytes) -> None:
+    path.write_bytes(gzip.compress(text, 1))
+
+
+def write_wild_events(path: Path) -> None:
+    """Events of every type in every field, names without end, times that are none."""
+    wild = [0, -1, 1e300, -1e300, 4e15, 10**30, None, "", "x" * 100_000, "\ud800", True, [], {"a": [1]}, "NaN"]
+    kinds = ["cpu_op", "kernel", "python_function", "user_annotation", "cuda_runtime", "gpu_memcpy"]
+    whole = {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 5.0, "dur": 3.0}
+    events = [{**whole, "cat": kind, field: value} for kind in kinds for field in whole for value in wild]
+    pack_a_trace(path, json.dumps({"traceEvents": [{**whole, "cat": "cpu_op"}, *events]}).encode())
+
+
+def write_many_names(path: Path) -> None:
+    """Threads, processes and names, each once."""
+    events = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": f"{number}" * 40,
+            "pid": f"p{number}",
+            "tid": number,
+            "ts": number,
+            "dur": 1,
+        }
+        for number in range(10_000)
+    ]
+    pack_a_trace(path, json.dumps({"traceEvents": events}).encode())
+
+
+def name_it_strangely(path: Path) -> None:
+    """Bytes that are no UTF-8, and markup, in the name of a trace."""
+    path.rename(path.with_name(os.fsdecode(b"<img src=x>\xff.1234567890123.pt.trace.json.gz")))
+
+
+HARMFUL_TRACES = {
+    "pipe": replace_by_pipe,
+    "folder": replace_by_folder,
+    "link": replace_by_link,
+    "half": cut_in_half,
+    "noise": fill_with_noise,
+    "nested": lambda path: pack_a_trace(path, b'{"traceEvents": ' + b"[" * 200_000),
+    "hole": make_a_hole,
+    "zeros": lambda path: pack_a_trace(path, bytes(100_000_000)),
+    "no-events": lambda path: pack_a_trace(path, b'{"traceEvents": []}'),
+    "wild": write_wild_events,
+    "names": write_many_names,
+    "odd-name": name_it_strangely,
+}
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("harm", HARMFUL_TRACES)
+def test_a_harmful_trace_is_read_or_refused_and_not_changed(
+    tmp_path: Path, harm: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """large: read by a process beside the server."""
+    monkeypatch.setattr(trace_indexes, "LARGE_PACKED_BYTES", 0 if large else 1 << 40)
+    run = unpack_recording("profiled", tmp_path)
+    (trace,) = run.glob("rank0000/traces/*.json.gz")
+    HARMFUL_TRACES[harm](trace)
+    before, client = list_state(run), Client(tmp_path)
+    for path, query in (
+        ("", {}),
+        ("/page", {}),
+        ("/flame", {}),
+        ("/spans", {"rank": 0}),
+        ("/spans", {"rank": 0, "step": 3}),
+    ):
+        client.wait_for(f"/runs/profiled/traces{path}", **query)
+        answer = client.get(f"/api/v1/runs/profiled/traces{path}", params=query)
+        if answer.status_code != 200:
+            check_refusal(answer.status_code, answer.text)
+        json.loads(answer.text, parse_constant=pytest.fail)
+        assert SECRET not in answer.text and len(answer.content) < 4 << 20
+    client.served.traces.close()
+    assert list_state(run) == before
 
 
 # markup in names and messages

@@ -78,6 +78,7 @@ QUERIES = [
     ("pages/tokens", {"key": "step1"}, "captured"),
     ("traces", {"windows": "all"}, "profiled"),
     ("traces/flame", {"by": "operator"}, "second"),
+    ("traces/spans", {"rank": "0", "from_ms": "1", "to_ms": "5"}, "profiled"),
     ("metrics/curves", {"smooth": "0.5"}, "two_ranks"),
     ("steps", {"from": "10", "to": "20", "points": "4"}, "two_ranks"),
     ("ranks", {"ranks": "1"}, "two_ranks"),

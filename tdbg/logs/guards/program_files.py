@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tdbg.core.files import describe_failure, read_json, read_small_file
+from tdbg.core.user_cache import find_cache_home
 from tdbg.logs.guards.facts import VERSION, Facts, decode_facts
 from tdbg.logs.guards.link import GuardMap, link_facts
 from tdbg.logs.guards.reader import CHECKERS, parse_facts
@@ -128,8 +129,7 @@ def facts_of(path: str, checkers: Sequence[str] = CHECKERS, source: bytes | None
 
 def cache_folder() -> Path:
     """Where facts are kept, by version and Python: another parser may count lines differently."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "tdbg" / f"guards-v{VERSION}-py{sys.version_info[0]}{sys.version_info[1]}"
+    return find_cache_home() / f"guards-v{VERSION}-py{sys.version_info[0]}{sys.version_info[1]}"
 
 
 def replace_kept(path: Path, text: str) -> None:

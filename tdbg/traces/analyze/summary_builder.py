@@ -21,6 +21,8 @@ from tdbg.traces.summary import Summary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    Follow = Callable[[Sequence[Event], int, int], object]
+
 QUICK = 3  # readings: all events fit into one stretch, and nobody need know that they were sorted
 DISORDER = 0.001  # share of operators that may come late before all events are sorted
 NEVER = 1 << 62
@@ -127,34 +129,49 @@ class Builder:
 
 
 def summarize_trace(
-    path: str | os.PathLike[str], size: int = 1 << 20, part: int | None = None, *, trees: bool = True
+    path: str | os.PathLike[str],
+    size: int = 1 << 20,
+    part: int | None = None,
+    *,
+    trees: bool = True,
+    follow: "Follow | None" = None,
 ) -> Summary:
     """The summary of a trace. Raises TdbgError for a file that cannot be read or is no trace.
 
     part: which of the traces that a slice of several ranks holds. trees: also which operator called which, which takes
-    a fifth longer.
+    a fifth longer. follow: called with each batch of events, the microsecond that times are counted from (-1 as long as
+    there is none), and how many bytes of the file were read; with no events while the file is read again to sort them.
     """
     collecting = gc.isenabled()
     gc.disable()  # nothing here is circular, and a million events would set it off again and again
     try:
-        return _summarize_trace(path, size, part, trees)
+        return _summarize_trace(path, size, part, trees, follow or _ignore_batch)
     finally:
         if collecting:
             gc.enable()
 
 
-def _summarize_trace(path: str | os.PathLike[str], size: int, part: int | None, trees: bool) -> Summary:
+def _ignore_batch(events: "Sequence[Event]", base_us: int, read_bytes: int) -> None:
+    """Follow nothing."""
+
+
+def _summarize_trace(
+    path: str | os.PathLike[str], size: int, part: int | None, trees: bool, follow: "Follow"
+) -> Summary:
     trace, built = Trace(path, size), Builder(trees)
     for batch in _of_part(trace, part):
         built.threads.last_step = _last_step(merged_traces.head_of(trace.head, part))
         built.add_events(batch)
+        follow(batch, built.base, trace.blocks.read)
     if built.threads.disorder > DISORDER * built.threads.seen:
         built, times = Builder(trees), 1
 
         def reopen_trace() -> "Iterator[list[Event]]":
             nonlocal trace, times
             trace, times = Trace(path, size), times + 1
-            return _of_part(trace, part)
+            for batch in _of_part(trace, part):
+                follow((), built.base, trace.blocks.read)
+                yield batch
 
         for batch in in_order(reopen_trace):
             built.threads.last_step = _last_step(merged_traces.head_of(trace.head, part))

@@ -46,6 +46,16 @@ def load_summary(
     return found
 
 
+def find_cached(trace: Path) -> Summary | None:
+    """The summary that is kept beside a trace, with its calls, if it is of this very file."""
+    try:
+        state = trace.stat()
+    except OSError:
+        return None
+    kept = _read_cached(get_index_path(trace), [VERSION, state.st_size, state.st_mtime_ns])
+    return kept if kept is not None and kept.nested else None
+
+
 def get_index_path(trace: Path) -> Path:
     """Where the index of a trace is."""
     return trace.with_name(f".{trace.name}.tdbg-index")

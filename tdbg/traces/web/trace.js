@@ -106,7 +106,7 @@ function buildTraces(root, data, choice, download, step) {
       barmode: "overlay", bargap: 0.35, height: 70 + 44 * labels.length, showlegend: false, shapes: [...marks, ...frames], annotations: names,
       margin: {l: 10, r: 10, t: frames.length ? 18 : 14, b: 40}, xaxis: {title: {text: "ms"}}, yaxis: {type: "category", autorange: "reversed"},
     });
-    at.lanesNote.textContent = [data.lanes_note, frames.length ? `Step ${step} is framed.` : ""].filter(Boolean).join(" ");
+    at.lanesNote.textContent = [data.lanes_note, frames.length ? `Step ${step} is framed.` : step === undefined ? "" : `Step ${step} is not among the steps shown.`].filter(Boolean).join(" ");
   }
 
   function drawFlame(trace, way) {

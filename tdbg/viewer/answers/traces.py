@@ -1,7 +1,7 @@
 """Profiler traces of a run: where time and memory went."""
 
-import functools
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, Literal
 
 import msgspec
@@ -13,12 +13,13 @@ from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render.summary_data import describe_flames, describe_summaries
 from tdbg.traces.render.trace_page import describe_page
 from tdbg.traces.summary import Summary
-from tdbg.traces.trace_options import Selected, load_summaries, load_summary, select_traces
+from tdbg.traces.trace_options import Selected, load_summaries, select_traces
 from tdbg.viewer.routes import API, Download, NotFoundError, route
 from tdbg.viewer.run_library import Served
-from tdbg.viewer.series_answers import CallTrees, TracePage, TraceSummaries
+from tdbg.viewer.series_answers import CallTrees, TracePage, TraceSpans, TraceSummaries
+from tdbg.viewer.trace_indexes import Reading
 
-KEPT = 8  # summaries in memory: one takes some MB
+MAX_SPANS = 10_000
 NO_TRACES: dict[str, Any] = {"times": "ns", "traces": []}
 
 
@@ -44,6 +45,18 @@ class FileQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     window: int = 0
 
 
+class SpansQuery(FileQuery, kw_only=True, forbid_unknown_fields=True):
+    """Which spans of which trace. from_ms, to_ms: from the start of the trace; left out: all of it. spans: at most so many.
+
+    step: the range of that step instead; all of the trace if it has no such step.
+    """
+
+    from_ms: float = 0.0
+    to_ms: float | None = None
+    step: int | None = None
+    spans: int = 2_000
+
+
 class NoTraceError(NotFoundError):
     """The run has no such trace."""
 
@@ -52,34 +65,72 @@ class NoTraceError(NotFoundError):
 def show_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     """Steps, parts, operators and memory of each trace, as `tdbg trace show --json`; none of a run that was not profiled."""
     found = _select(served, run, query)
-    return (
-        describe_summaries(_load(found, trees=False)) if found else {**NO_TRACES, "ranks": None, "ranks_left_out": []}
-    )
+    reading = served.traces.follow_reading(found)
+    if reading is not None or not found:
+        return {**NO_TRACES, "ranks": None, "ranks_left_out": [], **_tell(reading)}
+    return describe_summaries(_load(served, found))
 
 
 @route("GET", f"{API}/runs/{{run}}/traces/flame", answers=CallTrees)
 def show_flames(served: Served, run: str, query: FlameQuery) -> dict[str, Any]:
     """The tree of calls of each trace, as `tdbg trace flame --json`."""
     found = _select(served, run, query)
-    return describe_flames(_load(found, trees=True), query.by) if found else NO_TRACES
+    reading = served.traces.follow_reading(found)
+    if reading is not None or not found:
+        return {**NO_TRACES, **_tell(reading)}
+    return describe_flames(_load(served, found), query.by)
 
 
 @route("GET", f"{API}/runs/{{run}}/traces/page", answers=TracePage)
 def draw_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     """Steps by part, flame graphs, memory and tables, as `tdbg trace show --html` shows them; of many ranks some."""
     found = _select(served, run, query)
-    if not found:
-        return describe_page([])
-    chosen = found if query.ranks or query.file else select_ranks(found).found
-    return describe_page(_load(chosen, trees=True))
+    chosen = found if query.ranks or query.file or not found else select_ranks(found).found
+    reading = served.traces.follow_reading(chosen)
+    if reading is not None or not found:
+        return {**describe_page([]), **_tell(reading)}
+    return describe_page(_load(served, chosen))
+
+
+@route("GET", f"{API}/runs/{{run}}/traces/spans")
+def list_spans(served: Served, run: str, query: SpansQuery) -> TraceSpans:
+    """The longest spans of a range of a trace, as many as are wanted, and how many others begin in it."""
+    from tdbg.traces.analyze.span_columns import describe_range
+
+    one = _find_window(served, run, query)
+    if not (isfinite(query.from_ms) and isfinite(query.to_ms or 0.0)):
+        raise TdbgError("from_ms and to_ms are numbers of milliseconds", "leave them out for the whole trace")
+    reading = served.traces.follow_reading([one], spans=True)
+    if reading is not None:
+        return TraceSpans(from_ms=query.from_ms, to_ms=query.to_ms or 0.0, reading=reading)
+    spans = served.traces.open_spans(one)
+    whole_ms = (spans.index.end - spans.index.start) / 1e6
+    of_step = None if query.step is None else _find_step(served.traces.load_summary(one), query.step)
+    from_ms, to_ms = of_step or (query.from_ms, whole_ms if query.to_ms is None else query.to_ms)
+    found = describe_range(spans, from_ms, to_ms, min(max(query.spans, 1), MAX_SPANS))
+    about = {"whole_ms": whole_ms, "step": query.step if of_step else None, **msgspec.structs.asdict(found)}
+    return TraceSpans(from_ms=from_ms, to_ms=to_ms, **about)
+
+
+def _find_step(read: Summary, number: int) -> tuple[float, float] | None:
+    """Where a step begins and ends, in milliseconds from the start of its trace."""
+    step = next((one for one in read.steps if one.number == number), None)
+    if step is None:
+        return None
+    begin = step.start - read.start
+    return begin / 1e6, (begin + step.length) / 1e6
 
 
 @route("GET", f"{API}/runs/{{run}}/traces/file")
 def send_trace(served: Served, run: str, query: FileQuery) -> Download:
     """The trace as the profiler wrote it: ui.perfetto.dev and chrome://tracing open it."""
+    return _open_trace(_find_window(served, run, query))
+
+
+def _find_window(served: Served, run: str, query: FileQuery) -> TraceFile:
     for one in _select(served, run, TraceQuery(windows="all")):
         if (one.rank, one.attempt, one.window) == (query.rank, query.attempt, query.window):
-            return _open_trace(one)
+            return one
     raise NoTraceError("this run has no such trace", "GET .../traces/page lists them")
 
 
@@ -91,22 +142,13 @@ def _open_trace(one: TraceFile) -> Download:
         raise TdbgError(f"the trace cannot be read: {describe_failure(error)}", "") from None
 
 
-def _load(found: Sequence[TraceFile], *, trees: bool) -> list[tuple[TraceFile, Summary]]:
-    """Their summaries, kept in memory: to look at a run writes nothing into it."""
-    return load_summaries(found, trees=trees, load=_load_one)
+def _load(served: Served, found: Sequence[TraceFile]) -> list[tuple[TraceFile, Summary]]:
+    """Their summaries: to look at a run writes nothing into it."""
+    return load_summaries(found, trees=True, load=lambda one, trees: served.traces.load_summary(one))
 
 
-def _load_one(one: TraceFile, trees: bool) -> Summary:
-    try:
-        state = one.path.stat()
-    except OSError:
-        return load_summary(one, trees, keep=False)  # which says what is wrong
-    return _load_state(one, trees, state.st_size, state.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=KEPT)
-def _load_state(one: TraceFile, trees: bool, size_bytes: int, changed_ns: int) -> Summary:
-    return load_summary(one, trees, keep=False)
+def _tell(reading: Reading | None) -> dict[str, Any]:
+    return {} if reading is None else {"reading": reading}
 
 
 def _select(served: Served, run: str, query: TraceQuery) -> list[TraceFile]:

@@ -1,10 +1,11 @@
 // Profiler traces, as trace.js draws them for the file too; the trace itself can be downloaded.
 import {drawWhenLoaded} from "./load_charts.js";
 import {keepInAddress} from "./series.js";
+import {POLL_MS, addTimeline, pause, readRange} from "./timeline.js";
 
 export async function showTraces({root, base, run, ask, addressOf, link, open, download, showState}) {
   const place = new URLSearchParams(location.search), ranks = place.get("ranks") || "", file = place.get("file") || "";
-  const data = await ask(base + "/traces/page", {ranks, file});
+  const data = await waitForTraces(() => ask(base + "/traces/page", {ranks, file}), root, showState);
   if (!data.traces.length) return showState(root, "This run was not profiled: `tdbg profile` records traces.");
   root.replaceChildren();
   if (file) {
@@ -22,9 +23,15 @@ export async function showTraces({root, base, run, ask, addressOf, link, open, d
     event.preventDefault();
     open(addressOf(run, "traces") + (input.value ? "?" + new URLSearchParams({ranks: input.value}) : ""));
   });
-  const chosen = Number(place.get("trace"));
+  const chosen = Number(place.get("trace")), step = /^\d{1,15}$/.test(place.get("step")) ? Number(place.get("step")) : undefined;
+  const timeline = document.createElement("section");
+  appendElement("h2", "Timeline", timeline);
+  const {show: showTimeline, redraw: redrawTimeline} = addTimeline(timeline, {base, ask});
+  let current = null;
   const {drawGraphs, choose} = buildTraces(root, data, choice, (trace, place) => {
+    timeline.hidden = trace.rank === null, current = trace;
     if (trace.rank === null) return;
+    if (timeline.isConnected) showTimeline(trace, null, step);
     const button = appendElement("button", "Save the trace for Perfetto", place), told = appendElement("span", undefined, place, "note");
     button.type = "button", button.className = "save", told.setAttribute("role", "status");
     button.title = "open the file in ui.perfetto.dev or chrome://tracing";
@@ -38,8 +45,29 @@ export async function showTraces({root, base, run, ask, addressOf, link, open, d
       }
       button.disabled = false;
     });
-  }, place.get("step") ? Number(place.get("step")) : undefined);
-  choice.addEventListener("change", () => keepInAddress({trace: choice.value === "0" ? "" : choice.value}));
+  }, step);
+  choice.addEventListener("change", () => keepInAddress({trace: choice.value === "0" ? "" : choice.value, from_ms: "", to_ms: ""}));
   if (chosen > 0 && chosen < data.traces.length) choose(chosen);
-  if (!window.Plotly) await drawWhenLoaded(root.querySelector("#tables"), drawGraphs);
+  followScheme(() => (drawGraphs(), redrawTimeline()));
+  root.querySelector("#memory").parentElement.before(timeline);
+  if (current && !timeline.hidden) showTimeline(current, readRange(place), step);
+  if (!window.Plotly) await drawWhenLoaded(root.querySelector("#tables"), () => {
+    drawGraphs();
+    redrawTimeline();
+  });
+}
+
+// A large trace is read beside the server: the page says how far that is.
+async function waitForTraces(load, root, showState) {
+  let data = await load();
+  if (data.reading) {
+    showState(root, data.reading.text);
+    root.firstChild.setAttribute("role", "status");
+  }
+  while (data.reading) {
+    root.firstChild.textContent = data.reading.text;
+    await pause(POLL_MS);
+    data = await load();
+  }
+  return data;
 }
