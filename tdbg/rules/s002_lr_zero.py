@@ -129,9 +129,9 @@ class LearningRateZero(PerProcessRule[_State]):
     def _make_zero_finding(self, process: ProcessDir, state: _State) -> Finding:
         state.said = True
         rate = f"below {NO_RATE:g} of its highest" if state.largest else "0"
-        steps = _count_wanted(state)
+        steps = format_count(_count_wanted(state), "step")
         return self.make_finding(
-            f"the learning rate has been {rate} for {steps} steps, since step {state.since}, {process.display_name}",
+            f"the learning rate has been {rate} for {steps}, since step {state.since}, {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="optimizer",
