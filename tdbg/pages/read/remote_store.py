@@ -14,6 +14,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.urls import Url, check_url
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.page_folder import DEPTH, Folder, holds_pages
+from tdbg.pages.read.store_pieces import FOLDER, PieceFile, Version, find_piece_files, is_piece, name_piece
 
 JOURNAL_BYTES = 64 << 20  # a journal up to this size is fetched at once, and kept
 FIRST_BYTES = 1 << 20, 64 << 20  # files and all files that are fetched side by side when a place is opened
@@ -28,8 +29,8 @@ WHOLE = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci"
 class Store:
     """One file system of fsspec, with errors that a person can act on. Names are URLs.
 
-    FileNotFoundError stays what it is; everything else becomes a TdbgError. Credentials are those that the libraries
-    find in the environment or in their own settings.
+    A file that is kept in pieces is listed and read as one. FileNotFoundError stays what it is; everything else becomes
+    a TdbgError. Credentials are those that the libraries find in the environment or in their own settings.
     """
 
     def __init__(self, url: str) -> None:
@@ -42,6 +43,7 @@ class Store:
             self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         self.protocol = url.partition("://")[0].lower()
         self.root = self.root.rstrip("/")
+        self._pieced: dict[str, PieceFile] = {}  # as last listed
 
     def list_files(self) -> dict[str, int]:
         """Bytes of each file below the store's own URL, by its path from there. Cost: a listing of all of it."""
@@ -49,9 +51,20 @@ class Store:
 
     def list_versions(self) -> dict[str, tuple[int, float | None]]:
         """Like `list_files`, with the time each file was written in seconds since 1970, or None if it is unknown."""
-        with self.translate_errors(self.url):
+        listed = self._list_objects("")
+        self._pieced = find_piece_files(listed)
+        whole = {path: version for path, version in listed.items() if not is_piece(path)}
+        return whole | {path: (found.size, found.written_t) for path, found in self._pieced.items()}
+
+    def get_piece_file(self, path: str) -> PieceFile | None:
+        """The pieces of a file, as last listed; None for one that is kept whole."""
+        return self._pieced.get(path)
+
+    def _list_objects(self, folder: str) -> dict[str, Version]:
+        """What is below a folder, by its path from the store's URL."""
+        with self.translate_errors(self._format_url(folder)):
             try:
-                found = self.fs.find(self.root, detail=True)
+                found = self.fs.find(self._resolve_path(folder), detail=True)
             except FileNotFoundError:
                 return {}
         start = f"{self.root}/"
@@ -63,23 +76,50 @@ class Store:
 
     def get_size(self, path: str) -> int:
         """Bytes of a file. path: from the store's URL; empty for itself. Raises FileNotFoundError."""
-        with self.translate_errors(self._format_url(path)):
-            about = self.fs.info(self._resolve_path(path))
-        if about.get("type") != "file":
+        if path in self._pieced:
+            return self._pieced[path].size
+        try:
+            with self.translate_errors(self._format_url(path)):
+                about = self.fs.info(self._resolve_path(path))
+            if about.get("type") == "file":
+                return int(about.get("size") or 0)
+        except FileNotFoundError:
+            pass
+        with contextlib.suppress(TdbgError):  # a server that lists nothing
+            self._pieced |= find_piece_files(self._list_objects(f"{path}{FOLDER}")) if path else {}
+        if path not in self._pieced:
             raise FileNotFoundError(self._format_url(path))
-        return int(about.get("size") or 0)
+        return self._pieced[path].size
 
     def read_range(self, path: str, start: int, stop: int) -> bytes:
-        """These bytes of a file, with one request. Raises FileNotFoundError."""
+        """These bytes of a file, with one request for each object that holds some. Raises FileNotFoundError."""
         with self.translate_errors(self._format_url(path)):
-            return bytes(self.fs.cat_file(self._resolve_path(path), start=start, end=stop))
+            return b"".join(
+                bytes(self.fs.cat_file(self._resolve_path(name), start=first, end=last))
+                for name, first, last in self._list_ranges(path, start, stop)
+            )
 
     def read_all(self, sizes: Mapping[str, int]) -> dict[str, bytes]:
         """Several whole files of these sizes, side by side where the library can; those that failed are left out."""
+        rows = [(path, *found) for path, size in sizes.items() for found in self._list_ranges(path, 0, size)]
         with self.translate_errors(self.url):
-            places, starts = [self._resolve_path(path) for path in sizes], [0] * len(sizes)
-            found = self.fs.cat_ranges(places, starts, list(sizes.values()), on_error="return")
-        return {path: bytes(data) for path, data in zip(sizes, found, strict=True) if not isinstance(data, Exception)}
+            places = [self._resolve_path(name) for _, name, _, _ in rows]
+            starts, stops = [start for _, _, start, _ in rows], [stop for _, _, _, stop in rows]
+            found = self.fs.cat_ranges(places, starts, stops, on_error="return")
+        parts: dict[str, list[Any]] = {}
+        for (path, *_), data in zip(rows, found, strict=True):
+            parts.setdefault(path, []).append(data)
+        is_bad = {path: any(isinstance(data, Exception) for data in read) for path, read in parts.items()}
+        return {path: b"".join(map(bytes, read)) for path, read in parts.items() if not is_bad[path]}
+
+    def _list_ranges(self, path: str, start: int, stop: int) -> list[tuple[str, int, int]]:
+        """The objects that hold these bytes of a file, each with the range in it."""
+        found = self._pieced.get(path)
+        return [(path, start, stop)] if found is None else found.list_ranges(start, stop)
+
+    def put_piece(self, path: str, edition: int, start: int, data: bytes) -> None:
+        """Add bytes to a file that is kept in pieces."""
+        self.put_file(name_piece(path, edition, start, start + len(data)), data)
 
     def put_file(self, path: str, source: Path | bytes) -> None:
         """Copy a file, or bytes, to a name under which it appears when it is whole."""
@@ -103,7 +143,12 @@ class Store:
         """Copy a file here."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with self.translate_errors(self._format_url(path)):
-            self.fs.get_file(self._resolve_path(path), str(target))
+            if path not in self._pieced:
+                self.fs.get_file(self._resolve_path(path), str(target))
+                return
+            with target.open("wb") as file:
+                for piece in self._pieced[path].pieces:
+                    file.write(self.fs.cat_file(self._resolve_path(piece.name)))
 
     def check_access(self) -> None:
         """TdbgError if it is known already that nothing can be kept there: no answer, no credentials, no bucket."""
