@@ -71,5 +71,5 @@ COMMAND = Command(
     FilterArgs,
     HELP,
     OPTIONS,
-    Argument("FILE", "Log files, folders, globs, run directories, or - for stdin."),
+    Argument("FILE", "Log files, folders, globs, run directories, URLs of runs, or - for stdin."),
 )

@@ -16,7 +16,7 @@ HELP = """Join the run directories that several hosts wrote into one run.
         tdbg join s3://bucket/runs/train -o train
     """
 OPTIONS: Options = {"output": Option(("--output", "-o"), "DIR", "The run directory to write; it must not exist.")}
-ARGUMENT = Argument("DIR", "The run directories of one job, one for each host.")
+ARGUMENT = Argument("DIR", "The run directories of one job, or their URLs, one for each host.")
 
 
 class JoinArgs(Args):

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tdbg.cli.on_stores import read_from_stores
-from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
+from tdbg.core.command_spec import JSON, RUN_ANYWHERE, Args, Command, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import iter_json_lines
 from tdbg.core.output import print_json, print_lines, print_messages
@@ -254,4 +254,4 @@ def format_note_time(item: dict[str, Any]) -> str:
         return "-"
 
 
-COMMAND = Command(read_from_stores(report_run, "report", local="note to"), ReportArgs, HELP, OPTIONS, RUN)
+COMMAND = Command(read_from_stores(report_run, "report", local="note to"), ReportArgs, HELP, OPTIONS, RUN_ANYWHERE)

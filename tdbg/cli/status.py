@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tdbg.cli.on_stores import read_from_stores
-from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
+from tdbg.core.command_spec import JSON, RUN_ANYWHERE, Args, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_messages, print_styled
 from tdbg.core.tables import format_count, print_table
 
@@ -95,4 +95,4 @@ def describe_last_finding(snapshot: "Snapshot") -> str:
     return clip_text(f"{last.get('code', '')} {last.get('severity', '')}: {last.get('title', '')}", 200)
 
 
-COMMAND = Command(read_from_stores(show_status, "status", local="watch"), StatusArgs, HELP, OPTIONS, RUN)
+COMMAND = Command(read_from_stores(show_status, "status", local="watch"), StatusArgs, HELP, OPTIONS, RUN_ANYWHERE)

@@ -24,7 +24,7 @@ from tdbg.rules.kept_verdict import FILE as KEPT_VERDICT
 SCHEMA = 1
 CLAIMS = "claims"  # a folder of the store with an object for the run that lies there
 FAILURES = 3  # files that fail before the others are not tried any more: it is the store then
-PIECE_BYTES = 32 << 20  # at most
+PIECE_BYTES = 8 << 20  # at most
 SMALL_BYTES = 1 << 20  # a larger file is copied only when it has not changed since the last look
 COMPARED_BYTES = 256  # at the end of what is there, by which a file is told from another of its name
 BOOT, WOKE = "boot", "boot/woke"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -245,6 +246,25 @@ def test_a_url_of_no_use_is_refused_in_a_line(url: str, text: str, capsys: pytes
     assert cli.main(["run", "--run-dir", url, "--", "true"]) == 2
     said = capsys.readouterr().err
     assert text in said and "sesame" not in said and len(said.splitlines()) == 2, said
+
+
+@pytest.mark.parametrize(
+    ("module", "url", "text"),
+    [
+        ("fsspec", "s3://bucket/run", "s3://bucket/run needs fsspec"),
+        ("s3fs", "s3://bucket/run", "s3:// needs another library"),
+    ],
+)
+def test_a_missing_library_is_named_before_the_start(
+    module: str, url: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(
+        sys.modules["fsspec.registry"]._registry, "s3", raising=False
+    )  # an earlier test may have used it
+    monkeypatch.setitem(sys.modules, module, None)
+    assert cli.main(["run", "--run-dir", url, "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert text in said and "install" in said.lower() and len(said.splitlines()) == 2, said
 
 
 def test_it_needs_tdbg_to_stay(capsys: pytest.CaptureFixture[str]) -> None:
