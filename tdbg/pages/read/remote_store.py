@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.redaction import redact_text
 from tdbg.core.urls import Url, check_url
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.page_folder import DEPTH, Folder, holds_pages
@@ -21,6 +22,9 @@ FIRST_BYTES = 1 << 20, 64 << 20  # files and all files that are fetched side by 
 SMALL_BYTES = 1 << 20  # reads of this size that follow each other are fetched together
 AHEAD_BYTES = 256 << 10, 8 << 20  # how much of what follows is fetched with them: at first, and at most
 GAP_BYTES = 4 << 10
+PART_BYTES = 8 << 20  # of a piece, at most so much is held in memory
+DAMAGED = "the copy is damaged; read the run directory on the machine of the run"
+GROWTH_BYTES = 64 << 10  # by which a small file may have grown since it was listed
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 # Where a file appears when all of it has come; elsewhere it is given its name afterwards.
 WHOLE = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "http", "https"))
@@ -39,9 +43,10 @@ class Store:
         import fsspec
 
         self.url = url
+        scheme, _, rest = url.partition("://")
+        self.protocol = scheme.lower()
         with self.translate_errors(url):
-            self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-        self.protocol = url.partition("://")[0].lower()
+            self.fs, self.root = fsspec.core.url_to_fs(f"{self.protocol}://{rest}", use_listings_cache=False)
         self.root = self.root.rstrip("/")
         self._pieced: dict[str, PieceFile] = {}  # as last listed
 
@@ -71,8 +76,17 @@ class Store:
         return {
             path.removeprefix(start): (int(about.get("size") or 0), _read_time(about))
             for path, about in found.items()
-            if path.startswith(start)
+            if path.startswith(start) and _is_file(about)
         }
+
+    def list_names(self) -> list[str]:
+        """Everything below the store's own URL that is no folder, by its path from there; links and devices too."""
+        with self.translate_errors(self.url):
+            try:
+                found = self.fs.find(self.root)
+            except FileNotFoundError:
+                return []
+        return [path.removeprefix(f"{self.root}/") for path in found]
 
     def get_size(self, path: str) -> int:
         """Bytes of a file. path: from the store's URL; empty for itself. Raises FileNotFoundError."""
@@ -94,23 +108,37 @@ class Store:
     def read_range(self, path: str, start: int, stop: int) -> bytes:
         """These bytes of a file, with one request for each object that holds some. Raises FileNotFoundError."""
         with self.translate_errors(self._format_url(path)):
-            return b"".join(
-                bytes(self.fs.cat_file(self._resolve_path(name), start=first, end=last))
-                for name, first, last in self._list_ranges(path, start, stop)
-            )
+            return b"".join(self._fetch_part(path, *found) for found in self._list_ranges(path, start, stop))
+
+    def _fetch_part(self, path: str, name: str, start: int, stop: int) -> bytes:
+        """These bytes of an object. TdbgError for a piece that is shorter than its name says: what follows would move."""
+        data = bytes(self.fs.cat_file(self._resolve_path(name), start=start, end=stop))
+        if name != path and len(data) != stop - start:
+            raise TdbgError(f"{self._format_url(name)} is not as long as its name says", DAMAGED)
+        return data
 
     def read_all(self, sizes: Mapping[str, int]) -> dict[str, bytes]:
-        """Several whole files of these sizes, side by side where the library can; those that failed are left out."""
-        rows = [(path, *found) for path, size in sizes.items() for found in self._list_ranges(path, 0, size)]
+        """Several whole files of these sizes, side by side where the library can; those that failed are left out.
+
+        A file that is kept whole may have been replaced by one that is a little longer.
+        """
+        rows = [
+            (path, *found)
+            for path, size in sizes.items()
+            for found in self._list_ranges(path, 0, size if path in self._pieced else size + GROWTH_BYTES)
+        ]
         with self.translate_errors(self.url):
             places = [self._resolve_path(name) for _, name, _, _ in rows]
             starts, stops = [start for _, _, start, _ in rows], [stop for _, _, _, stop in rows]
             found = self.fs.cat_ranges(places, starts, stops, on_error="return")
-        parts: dict[str, list[Any]] = {}
-        for (path, *_), data in zip(rows, found, strict=True):
-            parts.setdefault(path, []).append(data)
-        is_bad = {path: any(isinstance(data, Exception) for data in read) for path, read in parts.items()}
-        return {path: b"".join(map(bytes, read)) for path, read in parts.items() if not is_bad[path]}
+        parts: dict[str, list[bytes]] = {}
+        bad: set[str] = set()
+        for (path, name, start, stop), data in zip(rows, found, strict=True):
+            if isinstance(data, Exception) or (name != path and len(data) != stop - start):
+                bad.add(path)
+            else:
+                parts.setdefault(path, []).append(bytes(data))
+        return {path: b"".join(read) for path, read in parts.items() if path not in bad}
 
     def _list_ranges(self, path: str, start: int, stop: int) -> list[tuple[str, int, int]]:
         """The objects that hold these bytes of a file, each with the range in it."""
@@ -147,8 +175,9 @@ class Store:
                 self.fs.get_file(self._resolve_path(path), str(target))
                 return
             with target.open("wb") as file:
-                for piece in self._pieced[path].pieces:
-                    file.write(self.fs.cat_file(self._resolve_path(piece.name)))
+                for name, start, stop in self._list_ranges(path, 0, self._pieced[path].size):
+                    for first in range(start, stop, PART_BYTES):
+                        file.write(self._fetch_part(path, name, first, min(first + PART_BYTES, stop)))
 
     def check_access(self) -> None:
         """TdbgError if it is known already that nothing can be kept there: no answer, no credentials, no bucket."""
@@ -169,7 +198,7 @@ class Store:
             raise
         except Exception as error:  # guard: each of these libraries has errors of its own
             lines = str(error).strip().splitlines() or [""]
-            text = f"{type(error).__name__}: {lines[0]}"[:300]
+            text = redact_text(f"{type(error).__name__}: {lines[0]}"[:300])
             raise TdbgError(f"{what}: {text}", _suggest_fix(error)) from error
 
     def _write_target(self, target: str, source: Path | bytes) -> None:
@@ -194,6 +223,11 @@ def _read_time(about: Mapping[str, Any]) -> float | None:
         if isinstance(found, int | float):
             return float(found)
     return None
+
+
+def _is_file(about: Mapping[str, Any]) -> bool:
+    """False for a link, a pipe or a device of a local store: a run is not read through one."""
+    return about.get("type", "file") == "file" and not about.get("islink")
 
 
 def _suggest_fix(error: Exception) -> str:

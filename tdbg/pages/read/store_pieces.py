@@ -17,11 +17,12 @@ Version = tuple[int, float | None]  # bytes of a file, and when it was written
 
 
 class Piece(NamedTuple):
-    """Some bytes of a file, and the object that holds them."""
+    """Some bytes of a file, and the object that holds them. skipped: bytes of the object that come before them."""
 
     start: int
     stop: int
     name: str
+    skipped: int = 0
 
 
 class PieceFile(NamedTuple):
@@ -39,7 +40,11 @@ class PieceFile(NamedTuple):
     def list_ranges(self, start: int, stop: int) -> list[tuple[str, int, int]]:
         """The objects that hold these bytes, each with the range in it."""
         return [
-            (piece.name, max(start - piece.start, 0), min(stop, piece.stop) - piece.start)
+            (
+                piece.name,
+                piece.skipped + max(start - piece.start, 0),
+                piece.skipped + min(stop, piece.stop) - piece.start,
+            )
             for piece in self.pieces
             if piece.start < stop and start < piece.stop
         ]
@@ -75,11 +80,14 @@ def _join_pieces(edition: int, listed: Iterable[tuple[Piece, float | None]]) -> 
 
 
 def _iter_joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Each piece that begins where the one before it ends."""
+    """Each piece that goes on where the one before it ends, without what that one has too.
+
+    Pieces overlap where the answer to a write was lost, and where two supervisors copied the same file.
+    """
     end = 0
     for piece in pieces:
-        if piece.start == end < piece.stop:
-            yield piece
+        if piece.start <= end < piece.stop:
+            yield piece._replace(start=end, skipped=end - piece.start)
             end = piece.stop
 
 
