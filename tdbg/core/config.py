@@ -447,6 +447,8 @@ def _validate_run_dir(key: str, value: object) -> str:
             raise TdbgError(
                 f"{key}: the {scheme}:// URL holds a secret", "put it in the environment, or in the settings of fsspec"
             )
+    elif "://" in text:  # not repeated: a chained URL such as simplecache::s3://... may hold a password
+        raise TdbgError(f"{key}: not a URL that tdbg can copy to", "write one such as s3://bucket/folder, or a path")
     return text
 
 

@@ -5,6 +5,8 @@ sealed, other files whole; small ones that are replaced (run.json, report.json) 
 finds, at any time, a run directory that is some seconds or minutes old.
 """
 
+import contextlib
+import json
 import os
 import re
 import time
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.host import host_name
 from tdbg.core.rundir import PIECES_MARKER, PREFLIGHT_FOLDER
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.page_upload import Upload
@@ -26,7 +29,7 @@ CLAIMS = "claims"  # a folder of the store with an object for the run that lies 
 FAILURES = 3  # files that fail before the others are not tried any more: it is the store then
 PIECE_BYTES = 8 << 20  # at most
 SMALL_BYTES = 1 << 20  # a larger file is copied only when it has not changed since the last look
-COMPARED_BYTES = 256  # at the end of what is there, by which a file is told from another of its name
+COMPARED_BYTES = 256  # at the end of what was copied, by which a file is told from another of its name
 BOOT, WOKE = "boot", "boot/woke"
 LEFT_OUT = (PREFLIGHT_FOLDER, BOOT, CLAIMS)  # start-up code and files of the program: of no use to a reader
 APPENDED = re.compile(r".+\.jsonl|.+_log_rank\d+\.txt(\.\d+)?|.+\.log|native_stack\.txt")
@@ -34,6 +37,10 @@ APPENDED = re.compile(r".+\.jsonl|.+_log_rank\d+\.txt(\.\d+)?|.+\.log|native_sta
 
 class PlaceTakenError(TdbgError):
     """The URL holds a run, or other files, already."""
+
+
+class LocalError(TdbgError):
+    """A file of the run directory cannot be read; the store has no part in it."""
 
 
 class Version(NamedTuple):
@@ -45,11 +52,12 @@ class Version(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How much of a file that grows is on the store."""
+    """How much of a file that grows is on the store, and the last bytes of that."""
 
     inode: int
     edition: int
     size: int
+    end: bytes
 
 
 def claim_place(store: Store, token: str) -> None:
@@ -60,7 +68,12 @@ def claim_place(store: Store, token: str) -> None:
     store.check_access()
     mine = f"{CLAIMS}/{token}"
     store.put_file(mine, token.encode())
-    others = [path for path in store.list_files() if path != mine]
+    try:
+        others = [path for path in store.list_names() if path != mine]
+    except TdbgError:
+        with contextlib.suppress(TdbgError, FileNotFoundError):
+            store.remove_file(mine)  # else the next try finds it, and takes it for another run's
+        raise
     if others:
         store.remove_file(mine)
         raise PlaceTakenError(
@@ -106,7 +119,7 @@ class RunUpload:
             try:
                 self._upload_file(path, last=last)
             except TdbgError as found:
-                error, failed = error or found, failed + 1
+                error, failed = error or found, failed + (not isinstance(found, LocalError))
             if failed == FAILURES:
                 break
         try:
@@ -144,32 +157,33 @@ class RunUpload:
                 raise TdbgError(f"{self.store.url} does not exist", "make it, or name another") from None
         except OSError as error:  # a link, a device, no permission: tdbg wrote none of these
             if (self.run / path).is_file():
-                raise TdbgError(f"cannot read {self.run / path}: {error.strerror or error}", "mend that") from None
+                raise LocalError(
+                    f"cannot read {self.run / path}: {error.strerror or error}", "replace it by a readable file"
+                ) from None
 
     def _upload_growth(self, path: str) -> None:
         with run_files.open_read(self.run / path) as file:
             about = os.fstat(file.fileno())
             known = self._grown.get(path) or self._find_growth(path, about.st_ino)
-            if known.inode != about.st_ino or known.size > about.st_size:  # it was rotated, and begun anew
-                known = Growth(about.st_ino, known.edition + 1, 0)
-            file.seek(known.size)
-            while data := file.read(min(PIECE_BYTES, about.st_size - known.size)):
+            file.seek(known.size - len(known.end))
+            if known.inode != about.st_ino or file.read(len(known.end)) != known.end:  # it was rotated, or cut off
+                known = Growth(about.st_ino, known.edition + 1, 0, b"")
+                file.seek(0)
+            while data := file.read(min(PIECE_BYTES, max(about.st_size - known.size, 0))):
                 self.store.put_piece(path, known.edition, known.size, data)
-                known = known._replace(size=known.size + len(data))
+                end = (known.end + data[-COMPARED_BYTES:])[-COMPARED_BYTES:]
+                known = known._replace(size=known.size + len(data), end=end)
                 self._grown[path] = known
                 self._count(path, len(data))
 
     def _find_growth(self, path: str, inode: int) -> Growth:
-        """What an earlier process has left of a file, if it is of this one."""
+        """What an earlier process has left of a file of this name."""
         self._list_there()
         found = self.store.get_piece_file(path)
         if found is None:
-            return Growth(inode, 1, 0)
-        start = max(found.size - COMPARED_BYTES, 0)
-        with run_files.open_read(self.run / path) as file:
-            file.seek(start)
-            is_same = file.read(found.size - start) == self.store.read_range(path, start, found.size)
-        return Growth(inode, found.edition, found.size) if is_same else Growth(inode, found.edition + 1, 0)
+            return Growth(inode, 1, 0, b"")
+        end = self.store.read_range(path, max(found.size - COMPARED_BYTES, 0), found.size)
+        return Growth(inode, found.edition, found.size, end)
 
     def _upload_whole(self, path: str, *, last: bool) -> None:
         with run_files.open_read(self.run / path) as file:
@@ -189,7 +203,8 @@ class RunUpload:
     def _is_settled(self, path: str, version: Version, *, last: bool) -> bool:
         """True for a large file that has not changed since the last look and is not on the store."""
         before, self._seen[path] = self._seen.get(path), version
-        if path not in self._copied and self._list_there().get(path, (-1, None))[0] == version.size:
+        size, written_t = self._list_there().get(path, (-1, None))
+        if path not in self._copied and size == version.size and (written_t or 0.0) > version.mtime_ns / 1e9:
             self._copied[path] = version  # by an earlier process
             return False
         return last or before == version
@@ -205,8 +220,9 @@ class RunUpload:
         self._nbytes += nbytes
 
     def _write_marker(self, last: bool) -> None:
-        about = f'{{"schema": {SCHEMA}, "t": {time.time():.3f}, "complete": {str(last).lower()}}}\n'
-        self.store.put_file(PIECES_MARKER, about.encode())
+        about = {"schema": SCHEMA, "t": round(time.time(), 3), "complete": last}
+        where = {"host": host_name(), "path": str(self.run)}
+        self.store.put_file(PIECES_MARKER, (json.dumps(about | where) + "\n").encode())
 
 
 def _is_copied(name: str) -> bool:

@@ -23,12 +23,14 @@ from tdbg.launch.run_upload import PlaceTakenError, RunUpload, claim_place
 from tdbg.launch.store_claim import try_claim
 
 CLAIM_FILE = ".store-claim"  # in the run directory: by which a restarted job finds its own place again
-READ_ONLY = ("http", "https")
+UNFIT = {"http": "can be read, not written", "https": "can be read, not written", "memory": "ends with this process"}
 LEAST_PAUSE_S, MOST_PAUSE_S = 5.0, 300.0
 PAUSE_SHARE = 0.02  # of the time since the start: hours make hundreds of pieces, not thousands
-REST = 20  # the thread sleeps this many times as long as a round took, at least
+REST = 20  # the thread sleeps this many times as long as a round took, as far as the longest pause allows
 LOOK_S = 0.2  # between two looks whether the thread has ended, so that Ctrl-C is heard
-PATIENCE_S, STOPPED_PATIENCE_S = 60.0, 10.0  # without progress at the end of the run; after it was told to end
+PATIENCE_S = 60.0  # at the end of the run, without anything copied
+LIMIT_S, STOPPED_LIMIT_S = 600.0, 10.0  # in all: at the end of the run, and after it was told to end
+SLOW_S = 3.0  # then it is said what is waited for
 
 
 def is_wanted(settings: Settings) -> bool:
@@ -43,8 +45,8 @@ def check_store(settings: Settings) -> None:
     from tdbg.pages.read.remote_store import check_protocol
 
     scheme = settings.run_dir.partition("://")[0]
-    if scheme.lower() in READ_ONLY:
-        raise TdbgError(f"--run-dir: {scheme}:// can be read, not written", "name a store such as s3://bucket/folder")
+    if scheme.lower() in UNFIT:
+        raise TdbgError(f"--run-dir: {scheme}:// {UNFIT[scheme.lower()]}", "name a store such as s3://bucket/folder")
     check_protocol(settings.run_dir)
 
 
@@ -58,7 +60,8 @@ class StorePlace:
     def claim(cls, run: RunDir, settings: Settings) -> "StorePlace":
         """Take the URL before the command is started; a restarted job has it already.
 
-        Raises TdbgError where another run lies there, or nothing can be written; the run directory is then removed.
+        Raises TdbgError where another run lies there, or nothing can be written; the new run directory is then removed,
+        and by Ctrl-C too.
         """
         place = cls(settings.run_dir, f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}")
         kept = _read_claim(run)
@@ -67,7 +70,7 @@ class StorePlace:
         if not place.is_claimed:
             try:
                 place.is_claimed = try_claim(place.url, place.token)
-            except TdbgError:
+            except (TdbgError, KeyboardInterrupt):
                 _remove_new_run(run)
                 raise
             place.save(run)
@@ -136,17 +139,28 @@ class RunUploading:
             print_messages(f"{count}, {size} of the run are on {place.url}, and in {where}")
 
     def _wait_for_thread(self) -> None:
-        """Wait as long as something is copied."""
-        patience = STOPPED_PATIENCE_S if self._is_stopped else PATIENCE_S
-        copied, since = -1, time.monotonic()
+        """Wait as long as something is copied, within a limit."""
+        limit = STOPPED_LIMIT_S if self._is_stopped else LIMIT_S
+        begun = since = time.monotonic()
+        copied, is_told = -1, self._settings.quiet
         while self._thread.is_alive():
             self._thread.join(LOOK_S)
-            now = self._upload.nbytes if self._upload is not None else 0
-            if now != copied:
-                copied, since = now, time.monotonic()
-            elif time.monotonic() - since > patience:
-                self._error = self._error or f"the store has not answered for {patience:.0f} s"
+            now, nbytes = time.monotonic(), self._upload.nbytes if self._upload is not None else 0
+            if nbytes != copied:
+                copied, since = nbytes, now
+            if now - since > PATIENCE_S or now - begun > limit:
+                waited = (
+                    f"nothing was copied for {PATIENCE_S:g} s"
+                    if now - since > PATIENCE_S
+                    else f"{limit:g} s were not enough"
+                )
+                self._error = self._error or waited
                 return
+            if now - begun > SLOW_S and not is_told:
+                is_told = True
+                print_messages(
+                    f"--run-dir: copying the rest of the run to {self._place.url}, for at most {limit:g} s; Ctrl-C ends that"
+                )
 
     def _upload_periodically(self) -> None:
         with guarded("the run must not end by it", self._record_failure):
@@ -156,8 +170,8 @@ class RunUploading:
                 round_t = time.monotonic()
                 self._attempt_action(lambda: self._carry_out_round(upload, last=False))
                 took = time.monotonic() - round_t
-                pause = min(max(LEAST_PAUSE_S, PAUSE_SHARE * (round_t - begun)), MOST_PAUSE_S)
-                self._wake.wait(max(pause, REST * took))
+                pause = max(LEAST_PAUSE_S, PAUSE_SHARE * (round_t - begun), REST * took)
+                self._wake.wait(min(pause, MOST_PAUSE_S))
                 self._wake.clear()
             if not self._is_given_up:
                 self._attempt_action(lambda: self._carry_out_round(upload, last=True))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.redaction import redact_text
 from tdbg.launch.run_upload import claim_place, is_final
 from tdbg.pages.read.remote_store import Store
 
@@ -37,7 +38,7 @@ def main() -> None:
         with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no answer
             claim_place(Store(url), token)
     except TdbgError as error:
-        answer = {"error": str(error), "hint": error.hint, "is_final": is_final(error)}
+        answer = {"error": redact_text(str(error)), "hint": error.hint, "is_final": is_final(error)}
     print(json.dumps(answer))
 
 

@@ -90,6 +90,42 @@ def test_a_log_that_was_rotated_is_read_as_the_new_one(run: RunDir) -> None:
     assert read_stored(log) == "new\n" and read_stored(f"{log}.1") == "old\n" * 10
 
 
+def test_a_file_that_was_cut_off_and_has_grown_again_is_another_one(run: RunDir) -> None:
+    upload, log = RunUpload(run.path, URL), "rank0000/stdout.log"
+    append_text(run, log, "first\n" * 10)
+    upload.upload_new_files()
+    with (run.path / log).open("r+b") as file:  # the same inode
+        file.truncate(0)
+        file.write(b"second\n" * 100)
+    upload.upload_new_files()
+    assert read_stored(log) == "second\n" * 100
+    append_text(run, log, "third\n")
+    RunUpload(run.path, URL).upload_new_files()
+    assert read_stored(log) == "second\n" * 100 + "third\n"
+    assert "0002-000000000700-000000000706" in count_writes(), count_writes()
+
+
+def test_files_that_cannot_be_read_do_not_keep_the_others_back(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("sesame")
+    for name in "abcd":
+        (run.path / f"{name}.json").symlink_to(tmp_path / "secret")
+    append_text(run, "rank0000/events.jsonl", "one\n")
+    upload = RunUpload(run.path, URL)
+    for _ in range(2):
+        with pytest.raises(TdbgError, match=r"cannot read .*a\.json"):
+            upload.upload_new_files(last=True)
+    assert read_stored("rank0000/events.jsonl") == "one\n"
+    assert json.loads(read_stored("pieces.json"))["complete"] is False
+
+
+def test_pieces_that_overlap_are_read_once(run: RunDir) -> None:
+    store = Store(URL)
+    for start, text in ((0, b"abc"), (0, b"abcde"), (3, b"defg"), (6, b"ghi"), (8, b"i"), (9, b"jk")):
+        store.put_piece("findings.jsonl", 1, start, text)
+    assert store.list_files() == {"findings.jsonl": 11} and read_stored("findings.jsonl") == "abcdefghijk"
+    assert [store.read_range("findings.jsonl", at, at + 2) for at in (2, 4, 6, 8)] == [b"cd", b"ef", b"gh", b"ij"]
+
+
 def test_a_gap_ends_what_is_read(run: RunDir) -> None:
     store = Store(URL)
     for start, text in ((0, b"abc"), (3, b"de"), (7, b"zz")):
@@ -143,6 +179,34 @@ def test_a_url_belongs_to_one_run(run: RunDir) -> None:
     Store("counted://store/other").put_file("notes.txt", b"mine")
     with pytest.raises(PlaceTakenError):
         claim_place(Store("counted://store/other"), "third")
+
+
+def test_a_link_is_something_that_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place/run.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PlaceTakenError):
+        claim_place(Store(f"file://{tmp_path}/place"), "mine")
+
+
+def test_a_claim_that_could_not_be_checked_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Counted, path: str, **more: object) -> None:
+        raise PermissionError("you may write, and not list")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Counted, "find", refuse)
+        with pytest.raises(TdbgError, match="you may write"):
+            claim_place(Store(URL), "first")
+    claim_place(Store(URL), "second")
+
+
+def test_ctrl_c_before_the_start_leaves_no_run(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(url: str, token: str) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_uploading, "try_claim", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        StorePlace.claim(run, Settings(run_dir=URL))
+    assert not run.path.exists()
 
 
 @pytest.fixture
@@ -211,11 +275,62 @@ def test_a_store_that_does_not_answer_does_not_hold_up_the_end(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_uploading, "PATIENCE_S", 0.4)
-    monkeypatch.setattr(RunUpload, "upload_new_files", lambda self, last=False: time.sleep(3))
+    monkeypatch.setattr(RunUpload, "upload_new_files", lambda self, last=False: time.sleep(1.5))
     uploading, begun = start_uploading(run), time.monotonic()
     uploading.finish_upload()
-    assert time.monotonic() - begun < 2.5
-    assert "the store has not answered" in capsys.readouterr().err
+    assert time.monotonic() - begun < 1.4
+    uploading._thread.join()
+    assert "nothing was copied for" in capsys.readouterr().err
+
+
+def test_a_slow_store_holds_up_the_end_for_a_limited_time(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def copy_slowly(self: RunUpload, *, last: bool = False) -> None:
+        for number in range(300):
+            self._count(str(number), 1)
+            time.sleep(0.01)
+
+    monkeypatch.setattr(run_uploading, "LIMIT_S", 1.0)
+    monkeypatch.setattr(run_uploading, "SLOW_S", 0.2)
+    monkeypatch.setattr(RunUpload, "upload_new_files", copy_slowly)
+    uploading, begun = start_uploading(run), time.monotonic()
+    uploading.finish_upload()
+    assert 0.9 < time.monotonic() - begun < 2.5
+    uploading._thread.join()
+    said = capsys.readouterr().err
+    assert said.count(f"copying the rest of the run to {URL}, for at most 1 s; Ctrl-C ends that") == 1, said
+    assert f"not all of the run is on {URL}: 1 s were not enough" in said, said
+
+
+def test_a_stopped_run_waits_less(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_uploading, "STOPPED_LIMIT_S", 0.4)
+    monkeypatch.setattr(RunUpload, "upload_new_files", lambda self, last=False: time.sleep(1.5))
+    uploading, begun = start_uploading(run), time.monotonic()
+    uploading.hasten_round(is_stopped=True)
+    uploading.finish_upload()
+    assert time.monotonic() - begun < 1.4
+    uploading._thread.join()
+    assert "0.4 s were not enough" in capsys.readouterr().err
+
+
+def test_a_slow_round_does_not_put_off_the_next_one_beyond_the_longest_pause(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[float] = []
+
+    def copy_slowly(self: RunUpload, *, last: bool = False) -> None:
+        rounds.append(time.monotonic())
+        time.sleep(0.2)
+
+    monkeypatch.setattr(run_uploading, "MOST_PAUSE_S", 0.05)
+    monkeypatch.setattr(RunUpload, "upload_new_files", copy_slowly)
+    uploading = start_uploading(run)
+    wait_until(lambda: len(rounds) > 2)
+    uploading.finish_upload()
+    assert rounds[2] - rounds[0] < 2, "20 times 0.2 s is what a round of that length asks for"
 
 
 @pytest.mark.usefixtures("quick_rounds")
@@ -238,6 +353,9 @@ def test_it_comes_back_as_the_same_run_directory(run: RunDir, tmp_path: Path) ->
         ("s3://key:sesame@bucket/run", "run-dir: the s3:// URL holds a password"),
         ("s3://bucket/run?sig=sesame12345", "run-dir: the s3:// URL holds a secret"),
         ("https://host/run", "--run-dir: https:// can be read, not written"),
+        ("memory://run", "--run-dir: memory:// ends with this process"),
+        ("simplecache::s3://key:sesame@bucket/run", "run-dir: not a URL that tdbg can copy to"),
+        ("s3://bucket/run#token=sesame12345", "the s3:// URL holds a secret"),
         ("nowhere://x/y", "unknown URL scheme nowhere://"),
         ("s3://", "names no bucket or folder"),
     ],
