@@ -133,20 +133,23 @@ def _make_store_error(what: str) -> TdbgError:
     return TdbgError(what, "`tdbg join URL -o DIR` makes a run directory of a run on a store")
 
 
-_copied_from: dict[str, str] = {}  # temporary copies of runs that lie on a store -> the URL
+_copied_from: dict[str, tuple[str, str]] = {}  # temporary copies of runs on a store -> the URL, and what is missing
 
 
-def note_copy(copy: Path, url: str) -> None:
-    """Have a temporary copy of a run go by the URL that it is of."""
-    _copied_from[str(copy)] = url
+def note_copy(copy: Path, url: str, gap: str = "") -> None:
+    """Have a temporary copy of a run go by the URL that it is of. gap: what is missing there, in words."""
+    _copied_from[str(copy)] = url, gap
 
 
 class RunDir:
-    """One run directory, opened for reading or about to be filled. place: what a person calls it."""
+    """One run directory, opened for reading or about to be filled.
+
+    place: what a person calls it. gap: what is missing of a run that was not copied whole, in words.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.place = _copied_from.get(str(path), str(path))
+        self.place, self.gap = _copied_from.get(str(path), (str(path), ""))
         run_files.protect_folder(path)
 
     @classmethod

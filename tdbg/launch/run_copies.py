@@ -3,10 +3,12 @@
 Files in pieces come as whole ones. Of a file that is needed at its ends alone, the ends are fetched and the rest is a hole.
 """
 
+import json
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import NamedTuple, Self
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.output import print_messages
+from tdbg.core.redaction import redact_text
 from tdbg.core.rundir import AGENTS, EVENTS, FINDINGS, PIECES_MARKER, STATE_FILE, RunDir, note_copy
 from tdbg.core.tables import format_size
 from tdbg.core.urls import Url, is_url, parse_location
@@ -26,6 +30,8 @@ FETCHED_BYTES = 8 << 20  # larger files are fetched one by one, the others side 
 BATCH_BYTES = 64 << 20
 HEAD_BYTES, TAIL_BYTES = 64 << 10, 1 << 20  # of a file that is needed at its ends
 ROOM_BYTES = 16 << 20  # that stay free
+MARKER_BYTES = 16 << 10  # at most
+LATEST_T = 1 << 34  # a time that a calendar has
 LOGS = re.compile(r".+_log_rank\d+\.txt(\.\d+)?|records\.jsonl|.+\.log")
 TRACES = re.compile(r".+\.pt\.trace\.json(\.gz)?")
 
@@ -77,8 +83,20 @@ def is_on_store(word: str) -> bool:
     return isinstance(place, Url) or os.path.isfile(place / PIECES_MARKER)
 
 
-def copy_run(word: str, out: Path, wanted: Wanted) -> None:
-    """Make ``out`` an ordinary run directory. Raises TdbgError where no run is, or no room for it."""
+def copy_run(word: str, out: Path, wanted: Wanted) -> str:
+    """Make ``out`` an ordinary run directory; returns, and says, what is missing of a run that was not copied whole.
+
+    Raises TdbgError where no run is, or no room for it.
+    """
+    try:
+        return _copy_run(word, out, wanted)
+    except OSError as error:
+        raise TdbgError(
+            f"cannot copy {redact_text(word)}: {error.strerror or error}", "check the disk space and the names there"
+        ) from None
+
+
+def _copy_run(word: str, out: Path, wanted: Wanted) -> str:
     store = Store(word if is_url(word) else f"file://{Path(word).absolute()}")
     sizes = {
         path: size
@@ -87,17 +105,41 @@ def copy_run(word: str, out: Path, wanted: Wanted) -> None:
     }
     if STATE_FILE not in sizes:
         store.check_access()
-        raise TdbgError(f"there is no run at {word}", "give the URL of a run; `tdbg view URL` lists a folder of runs")
+        raise TdbgError(
+            f"there is no run at {redact_text(word)}", "give the URL of a run; `tdbg view URL` lists a folder of runs"
+        )
     chosen = {path: size for path, size in sizes.items() if wanted.is_needed(path)}
     _check_room(out, sum(min(size, HEAD_BYTES + TAIL_BYTES) if wanted.ends_alone else size for size in chosen.values()))
-    alone = dict(chosen)
+    gap = _describe_gap(store)
+    if gap:
+        print_messages(f"{redact_text(word)}: {gap}")
+    batched: set[str] = set()
     for batch in _iter_batches(chosen, wanted):
         _copy_batch(store, batch, out)
-        alone = {path: size for path, size in alone.items() if path not in batch}
-    for path, size in alone.items():
-        _copy_file(store, path, size, out, wanted)
+        batched |= batch.keys()
+    for path, size in chosen.items():
+        if path not in batched:
+            _copy_file(store, path, size, out, wanted)
     for path in sizes.keys() - chosen.keys() if wanted.names_others else ():
         _write_file(out / path, b"")
+    return gap
+
+
+def _describe_gap(store: Store) -> str:
+    """What is missing of a run that was not copied to its end, in words; "" where nothing is known to be."""
+    try:
+        about = json.loads(store.read_range(PIECES_MARKER, 0, MARKER_BYTES))
+    except (TdbgError, FileNotFoundError, ValueError, RecursionError):
+        return ""
+    if not isinstance(about, dict) or about.get("complete") is not False:
+        return ""
+    t, host, path = (about.get(name) for name in ("t", "host", "path"))
+    is_time = isinstance(t, int | float) and 0 <= t < LATEST_T
+    when = f", last written at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(t))}" if is_time else ""
+    where = (
+        f"; the whole run is in {path[:300]} on {host[:100]}" if isinstance(path, str) and isinstance(host, str) else ""
+    )
+    return f"the copy is not complete{when}{where}"
 
 
 def fetch_run(word: str, out: Path) -> int:
@@ -135,13 +177,15 @@ def _iter_batches(sizes: Mapping[str, int], wanted: Wanted) -> Iterator[dict[str
     """Files that are fetched side by side; run.json is not among them, since it may be replaced at any time."""
     limit = HEAD_BYTES + TAIL_BYTES if wanted.ends_alone else FETCHED_BYTES
     batch: dict[str, int] = {}
+    nbytes = 0
     for path, size in sizes.items():
         if path == STATE_FILE or not 0 < size <= limit:
             continue
         batch[path] = size
-        if sum(batch.values()) > BATCH_BYTES:
+        nbytes += size
+        if nbytes > BATCH_BYTES:
             yield batch
-            batch = {}
+            batch, nbytes = {}, 0
     if batch:
         yield batch
 
@@ -151,10 +195,19 @@ def _copy_batch(store: Store, batch: Mapping[str, int], out: Path) -> None:
     for path, data in found.items():
         _write_file(out / path, data)
     for path in batch.keys() - found.keys():
-        store.download_file(path, out / path)
+        _copy_file(store, path, 0, out, WANTED["all"])
 
 
 def _copy_file(store: Store, path: str, size: int, out: Path, wanted: Wanted) -> None:
+    """Copy one file, or its ends; one that is gone meanwhile, as the unsealed form of a page, is left out."""
+    try:
+        _download_file(store, path, size, out, wanted)
+    except FileNotFoundError:
+        if path == STATE_FILE:
+            raise TdbgError(f"{store.url}/{path} is gone", "try again") from None
+
+
+def _download_file(store: Store, path: str, size: int, out: Path, wanted: Wanted) -> None:
     if not wanted.ends_alone or size <= HEAD_BYTES + TAIL_BYTES:
         store.download_file(path, out / path)
         return
@@ -184,8 +237,11 @@ class RunCopies(AbstractContextManager["RunCopies"]):
         self._folder.cleanup()
 
     def replace_urls(self, words: Iterable[str]) -> list[str]:
-        """The words, with the path of a copy in place of each run on a store."""
-        return [self.copy_run(word) if is_on_store(word) else word for word in words]
+        """The words, with the path of a copy in place of each run on a store, and the path that a file:// URL means."""
+        return [
+            self.copy_run(word) if is_on_store(word) else str(parse_location(word)) if is_url(word) else word
+            for word in words
+        ]
 
     def copy_run(self, word: str) -> str:
         """The path of a copy of what the command needs."""
@@ -193,6 +249,6 @@ class RunCopies(AbstractContextManager["RunCopies"]):
         name = re.sub(r"[^\w.-]", "-", word.rstrip("/").rpartition("/")[2]).strip(".") or "run"
         out = Path(self._folder.name, str(self._count), name)
         run_files.make_folder(out.parent)
-        copy_run(word, out, self._wanted)
-        note_copy(out, word)
+        gap = copy_run(word, out, self._wanted)
+        note_copy(out, redact_text(word), gap)
         return str(RunDir(out).path)

@@ -187,6 +187,7 @@ class RuleEngine:
             training=summarize_training([found.counts for found in view.list_rank_processes()]),
             anomalies=merge_anomalies([found.anomalies for found in view.processes.values()]),
             notes=[
+                *([self.run.gap] if self.run.gap else []),
                 *_merge_notes(view),
                 *corrections,
                 *_describe_join(view),

@@ -1,6 +1,7 @@
 """Reading commands of a run on a store: what they print is what they print of the run directory."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from tdbg import cli
 from tdbg.launch import run_copies
 from tdbg.launch.run_upload import RunUpload
+from tdbg.pages.read import remote_store
+from tests.pages.material import fill_writer, make_items
 from tests.stores import Counted, use_counting_store
 from tests.streams import Stream
 
@@ -161,3 +164,178 @@ def test_a_store_that_names_files_outside_of_the_run_writes_none(
     fs.pipe_file("/store/runs/train/run.json", b"{}")
     ask(capfd, "join", URL, "-o", str(tmp_path / "back"))
     assert not list(tmp_path.parent.rglob("evil*"))
+
+
+def put_pieces(*pieces: tuple[int, int, bytes]) -> None:
+    """A run whose findings are in pieces of these names, with other bytes in them."""
+    fs: Any = Counted()
+    fs.pipe_file("/store/runs/train/run.json", b"{}")
+    for start, stop, data in pieces:
+        fs.pipe_file(f"/store/runs/train/findings.jsonl.pieces/0001-{start:012d}-{stop:012d}", data)
+
+
+def test_a_piece_that_is_shorter_than_its_name_says_is_damage(
+    tmp_path: Path, store: type[Counted], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_pieces((0, 4, b"one\n"), (4, 8, b"two\n"))
+    find = Counted.find
+
+    def find_without_sizes(self: Counted, path: str, **more: Any) -> Any:
+        found = find(self, path, **more)
+        return {name: {**about, "size": None} for name, about in found.items()} if more.get("detail") else found
+
+    monkeypatch.setattr(Counted, "find", find_without_sizes)
+    assert ask(capfd, "join", URL, "-o", str(tmp_path / "good"))[0] == 0
+    assert (tmp_path / "good/findings.jsonl").read_bytes() == b"one\ntwo\n"
+    put_pieces((0, 4, b"on"))
+    code, _, said = ask(capfd, "join", URL, "-o", str(tmp_path / "back"))
+    assert code == 2 and "0001-000000000000-000000000004 is not as long as its name says" in said, said
+    assert not (tmp_path / "back").exists() and len(said.splitlines()) == 2
+
+
+def test_a_run_of_more_bytes_than_any_disk_is_refused(
+    tmp_path: Path, store: type[Counted], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_pieces((0, 4, b"one\n"))
+    find = Counted.find
+
+    def find_much(self: Counted, path: str, **more: Any) -> Any:
+        found = find(self, path, **more)
+        return {name: {**about, "size": 10**17} for name, about in found.items()} if more.get("detail") else found
+
+    monkeypatch.setattr(Counted, "find", find_much)
+    store.store["/store/runs/train/rank0000/events.jsonl"] = store.store["/store/runs/train/run.json"]
+    for words in (["join", URL, "-o", str(tmp_path / "back")], ["status", URL], ["report", URL]):
+        code, _, said = ask(capfd, *words)
+        assert code == 2 and len(said.splitlines()) == 2 and "itself failed" not in said, said
+
+
+def test_a_large_piece_is_fetched_part_by_part(
+    tmp_path: Path, store: type[Counted], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_store, "PART_BYTES", 1000)
+    monkeypatch.setattr(run_copies, "FETCHED_BYTES", 100)
+    data = bytes(range(256)) * 100
+    put_pieces((0, len(data), data))
+    store.requests.clear()
+    assert ask(capfd, "join", URL, "-o", str(tmp_path / "back"))[0] == 0
+    assert (tmp_path / "back/findings.jsonl").read_bytes() == data
+    read = [request.nbytes for request in store.requests if ".pieces/" in request.path]
+    assert max(read) <= 1000 and sum(read) == len(data)
+
+
+def test_a_file_that_is_replaced_by_a_longer_one_is_whole(
+    run: Path, store: type[Counted], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs: Any = store()
+    fs.pipe_file("/store/runs/train/hello/1.json", b'{"a": 1}')
+    find = Counted.find
+
+    def find_and_replace(self: Counted, path: str, **more: Any) -> Any:
+        found = find(self, path, **more)
+        fs.pipe_file("/store/runs/train/hello/1.json", b'{"a": 1, "b": 2}')
+        return found
+
+    monkeypatch.setattr(Counted, "find", find_and_replace)
+    assert ask(capfd, "join", URL, "-o", str(tmp_path / "back"))[0] == 0
+    assert (tmp_path / "back/hello/1.json").read_bytes() == b'{"a": 1, "b": 2}'
+
+
+def test_a_page_that_is_gone_meanwhile_is_left_out(
+    run: Path, store: type[Counted], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = Counted.find
+
+    def find_and_remove(self: Counted, path: str, **more: Any) -> Any:
+        found = find(self, path, **more)
+        store.store.pop("/store/runs/train/rank0000/batch_1.safetensors", None)
+        return found
+
+    monkeypatch.setattr(Counted, "find", find_and_remove)
+    assert ask(capfd, "join", URL, "-o", str(tmp_path / "back"))[0] == 0
+    assert (tmp_path / "back/run.json").exists() and not list((tmp_path / "back").rglob("*.safetensors"))
+
+
+def test_a_name_that_is_a_file_and_a_folder_is_refused_in_a_line(
+    run: Path, store: type[Counted], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fs: Any = store()
+    store.store["/store/runs/train/rank0000/events.jsonl/deep.json"] = fs.open("/x", "wb")
+    for words in (["join", URL, "-o", str(tmp_path / "back")], ["report", URL]):
+        code, out, said = ask(capfd, *words)
+        assert code == 2 and not out and f"cannot copy {URL}: " in said and len(said.splitlines()) == 2, said
+    assert {path.name for path in tmp_path.iterdir()} == {"train"}
+
+
+def test_a_copy_that_is_not_complete_says_so(
+    run: Path, store: type[Counted], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "not complete" not in ask(capfd, "report", URL)[2]
+    upload = RunUpload(run, URL)
+    with (run / "findings.jsonl").open("a") as file:
+        file.write("\n")
+    upload.upload_new_files()
+    for words in (["report", URL], ["status", URL], ["metrics", "show", URL]):
+        said = ask(capfd, *words)[2]
+        assert (
+            f"{URL}: the copy is not complete, last written at 20" in said and f"the whole run is in {run} on " in said
+        )
+    notes = json.loads(ask(capfd, "report", URL, "--json")[1])["data"]["notes"]
+    assert any(note.startswith("the copy is not complete") for note in notes), notes
+    fs: Any = store()
+    for text in (b"[" * 9000, b'{"complete": false, "t": 1e300, "path": 7}', b'{"complete": false, "t": NaN}', b"\xff"):
+        fs.pipe_file("/store/runs/train/pieces.json", text)
+        code, _, said = ask(capfd, "report", URL)
+        assert code == 0 and "itself failed" not in said, said
+    upload.upload_new_files(last=True)
+    assert "not complete" not in ask(capfd, "report", URL)[2]
+
+
+def test_a_secret_in_a_url_is_not_repeated(run: Path, store: type[Counted], capfd: pytest.CaptureFixture[str]) -> None:
+    url = f"{URL}?token=sesame123456"
+    assert "sesame" not in "".join(map(str, ask(capfd, "report", url)))
+    for name in [name for name in store.store if name.startswith("/store/runs/train/")]:
+        store.store[name.replace("train/", "train?token=sesame123456/")] = store.store[name]
+    code, out, said = ask(capfd, "report", url, "--json")
+    assert code == 0 and "counted://store/runs/train?token=***" in out and "sesame" not in out + said
+
+
+def test_no_link_of_a_local_store_is_read_through(
+    tmp_path: Path, run: Path, store: type[Counted], capfd: pytest.CaptureFixture[str]
+) -> None:
+    place, url = tmp_path / "a store", f"file://{tmp_path}/a store"
+    RunUpload(run, url).upload_new_files(last=True)
+    (tmp_path / "secret").write_text("sesame")
+    (place / "rank0000/other_log_rank0.txt").symlink_to(tmp_path / "secret")
+    (place / "rank0007").symlink_to(tmp_path)
+    os.mkfifo(place / "rank0000/pipe.json")
+    for where in (url, str(place)):
+        assert "lr=4" in ask(capfd, "filter-logs", where)[1]
+        assert "sesame" not in "".join(map(str, ask(capfd, "filter-logs", where)))
+    assert ask(capfd, "join", url, "-o", str(tmp_path / "back"))[0] == 0
+    assert not any("sesame" in path.read_text(errors="replace") for path in (tmp_path / "back").rglob("*.*"))
+
+
+def test_pages_in_a_local_store_are_read(
+    tmp_path: Path, store: type[Counted], capfd: pytest.CaptureFixture[str]
+) -> None:
+    stream = Stream(tmp_path / "train")
+    place, url = tmp_path / "a store", f"file://{tmp_path}/a store"
+    upload = RunUpload(stream.run.path, url)
+    with fill_writer(stream.run.path / "rank0000/pages", 0, page_bytes=4000) as writer:
+        for number in range(10):
+            writer.add(f"k{number}", make_items(f"k{number}"), step=number)
+            upload.upload_new_files()
+    upload.upload_new_files(last=True)
+    here = ask(capfd, "inspect-pages", "ls", "--datapoints", str(stream.run.path))
+    assert here[0] == 0 and "k7" in here[1]
+    for where in (url, str(place), f"{url}/rank0000/pages", str(place / "rank0000")):
+        assert ask(capfd, "inspect-pages", "ls", "--datapoints", where)[:2] == here[:2], where
+    shown = [ask(capfd, "inspect-pages", "show", place, "k7")[:2] for place in (str(stream.run.path), url)]
+    assert shown[0][0] == 0 and shown[1] == shown[0]
+
+
+def test_an_ordinary_run_directory_may_be_a_url_too(
+    run: Path, store: type[Counted], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(capfd, "report", f"file://{run}") == ask(capfd, "report", str(run))
