@@ -10,24 +10,41 @@ import subprocess
 import sys
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
+from tdbg.core.output import print_messages
 from tdbg.core.redaction import redact_text
 from tdbg.launch.run_upload import claim_place, is_final
 from tdbg.pages.read.remote_store import Store
 
 PATIENCE_S = 30.0
+SLOW_S = 3.0  # then it is said what is waited for
 
 
 def try_claim(url: str, token: str) -> bool:
     """True if the URL is this run's now; False where the store gave no answer. TdbgError where it refuses."""
-    command = [sys.executable, "-P", "-m", "tdbg.launch.store_claim", url, token]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=True)
-        answer = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        answer = json.loads(_ask_other_process(url, token).splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        print_messages(f"--run-dir: {url} has not answered for {PATIENCE_S:g} s", "the command starts; tdbg will retry")
+        return False
+    except (OSError, ValueError, IndexError):
         return False  # the thread that uploads tries again, and says what is wrong
     if answer.get("is_final"):
         raise TdbgError(f"--run-dir: {answer['error']}", answer["hint"])
     return "error" not in answer
+
+
+def _ask_other_process(url: str, token: str) -> bytes:
+    """What it prints. Raises TimeoutExpired; the process has ended in any case."""
+    command = [sys.executable, "-P", "-m", "tdbg.launch.store_claim", url, token]
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null)
+    with process, undo_on_error(process.kill):
+        try:
+            return process.communicate(timeout=SLOW_S)[0]
+        except subprocess.TimeoutExpired:
+            print_messages(f"--run-dir: waiting for {url}, for at most {PATIENCE_S:g} s")
+        return process.communicate(timeout=PATIENCE_S - SLOW_S)[0]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from tdbg import cli
 from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RunDir
-from tdbg.launch import run_uploading
+from tdbg.launch import run_uploading, store_claim
 from tdbg.launch.run_copies import fetch_run
 from tdbg.launch.run_upload import PlaceTakenError, RunUpload, claim_place
 from tdbg.launch.run_uploading import RunUploading, StorePlace
@@ -197,6 +198,24 @@ def test_a_claim_that_could_not_be_checked_is_taken_back(monkeypatch: pytest.Mon
         with pytest.raises(TdbgError, match="you may write"):
             claim_place(Store(URL), "first")
     claim_place(Store(URL), "second")
+
+
+def test_a_store_without_an_answer_holds_up_the_start_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sesame")
+    monkeypatch.setattr(store_claim, "SLOW_S", 0.3)
+    monkeypatch.setattr(store_claim, "PATIENCE_S", 0.8)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        begun = time.monotonic()
+        assert store_claim.try_claim("s3://bucket/run", "mine") is False
+    assert time.monotonic() - begun < 10
+    said = capsys.readouterr().err
+    assert "waiting for s3://bucket/run, for at most 0.8 s" in said and "has not answered for 0.8 s" in said, said
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_ctrl_c_before_the_start_leaves_no_run(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
