@@ -159,7 +159,7 @@ class RunUploading:
             if now - begun > SLOW_S and not is_told:
                 is_told = True
                 print_messages(
-                    f"--run-dir: copying the rest of the run to {self._place.url}, for at most {limit:g} s; Ctrl-C ends that"
+                    f"--run-dir: copying the rest of the run to {self._place.url}, for at most {limit:g} s; Ctrl-C ends the wait"
                 )
 
     def _upload_periodically(self) -> None:

@@ -128,6 +128,17 @@ def test_pieces_that_overlap_are_read_once(run: RunDir) -> None:
     assert [store.read_range("findings.jsonl", at, at + 2) for at in (2, 4, 6, 8)] == [b"cd", b"ef", b"gh", b"ij"]
 
 
+def test_a_piece_that_was_half_written_is_none_and_is_written_again(run: RunDir) -> None:
+    store, path = Store(URL), "findings.jsonl"
+    store.put_piece(path, 1, 0, b"abc")
+    store.put_file(f"{path}.pieces/0001-000000000003-000000000009", b"de")
+    store.put_file(f"{path}.pieces/.0001-000000000009-000000000012.uploading", b"jkl")
+    assert store.list_files()[path] == 3 and read_stored(path) == "abc"
+    append_text(run, path, "abcdefghi")
+    RunUpload(run.path, URL).upload_new_files()
+    assert read_stored(path) == "abcdefghi" and "0001-000000000003-000000000009" in count_writes()
+
+
 def test_a_gap_ends_what_is_read(run: RunDir) -> None:
     store = Store(URL)
     for start, text in ((0, b"abc"), (3, b"de"), (7, b"zz")):
@@ -321,7 +332,7 @@ def test_a_slow_store_holds_up_the_end_for_a_limited_time(
     assert 0.9 < time.monotonic() - begun < 2.5
     uploading._thread.join()
     said = capsys.readouterr().err
-    assert said.count(f"copying the rest of the run to {URL}, for at most 1 s; Ctrl-C ends that") == 1, said
+    assert said.count(f"copying the rest of the run to {URL}, for at most 1 s; Ctrl-C ends the wait") == 1, said
     assert f"not all of the run is on {URL}: 1 s were not enough" in said, said
 
 
