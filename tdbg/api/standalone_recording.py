@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tdbg.api.session import LOG, Session
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.rundir import STATE_FILE, RunDir
+from tdbg.core.urls import is_url
 
 if TYPE_CHECKING:
     from tdbg.core.config import Settings
@@ -26,6 +27,8 @@ def start_recording(owner: str, settings: "Settings") -> Session | None:
     from tdbg.inject.agent import Agent
     from tdbg.inject.on.torch_ import Rank
 
+    if is_url(settings.run_dir):
+        raise TdbgError("run_dir is a URL, and must be a directory", "`tdbg run --run-dir URL` copies a run to a store")
     try:
         run, leads = _open_run_dir(Path(settings.run_dir).absolute(), settings)
         begun = time.perf_counter()

@@ -1,5 +1,6 @@
 """`tdbg filter-logs`: log lines by flag, rank, level, step, time and text; whole records."""
 
+from tdbg.cli.on_stores import read_from_stores
 from tdbg.core.command_spec import Argument, Command, Option, Options
 from tdbg.logs.filter_args import FilterArgs
 
@@ -66,9 +67,9 @@ def filter_logs(args: FilterArgs) -> int:
 
 
 COMMAND = Command(
-    filter_logs,
+    read_from_stores(filter_logs, "logs", local="follow"),
     FilterArgs,
     HELP,
     OPTIONS,
-    Argument("FILE", "Log files, folders, globs, run directories, or - for stdin."),
+    Argument("FILE", "Log files, folders, globs, run directories, URLs of runs, or - for stdin."),
 )

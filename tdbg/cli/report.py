@@ -8,7 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
+from tdbg.cli.on_stores import read_from_stores
+from tdbg.core.command_spec import JSON, RUN_ANYWHERE, Args, Command, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import iter_json_lines
 from tdbg.core.output import print_json, print_lines, print_messages
@@ -35,6 +36,7 @@ HELP = """Show the verdict of a run: findings, evidence, cost.
         tdbg report train --all
         tdbg report train --note "batch 12 holds an empty image"
         tdbg report --html report.html
+        tdbg report s3://bucket/runs/train
     """
 OPTIONS: Options = {
     "all": Option(("--all",), "", "Print everything, not just one screen."),
@@ -137,7 +139,7 @@ def send_to_sink(name: str, run: "RunDir", verdict: "Verdict", notes: list[str])
             why = str(error)
         elif isinstance(error, OSError) and error.strerror:
             why = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-        hint = f"nothing else is changed; try again: `tdbg report {run.path} --to {name}`"
+        hint = f"nothing else is changed; try again: `tdbg report {run.place} --to {name}`"
         raise TdbgError(f"--to {name}: {' '.join(redact_text(why).split())[:300]}", hint) from None
 
     where = ""
@@ -252,4 +254,4 @@ def format_note_time(item: dict[str, Any]) -> str:
         return "-"
 
 
-COMMAND = Command(report_run, ReportArgs, HELP, OPTIONS, RUN)
+COMMAND = Command(read_from_stores(report_run, "report", local="note to"), ReportArgs, HELP, OPTIONS, RUN_ANYWHERE)

@@ -176,7 +176,12 @@ OPTIONS: Options = {
     "then": Option(
         ("--then",), "ACTION", "What to do when --when becomes true: 'level=extreme for 20', 'dump'.", group=FOUND
     ),
-    "run_dir": Option(("--run-dir",), "DIR", "Where the run is kept; must not hold another run.", group=FILES),
+    "run_dir": Option(
+        ("--run-dir",),
+        "DIR",
+        "Where the run is kept; must not hold another run. A URL (s3://bucket/run): copied there while the run goes on.",
+        group=FILES,
+    ),
     "name": Option(("--name",), "NAME", "Name of the run under ./tdbg_runs.", group=FILES),
     "share": Option(
         ("--share",), "", "Let other users of this machine read the run directory.", group=FILES, value=bool

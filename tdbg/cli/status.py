@@ -4,7 +4,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
+from tdbg.cli.on_stores import read_from_stores
+from tdbg.core.command_spec import JSON, RUN_ANYWHERE, Args, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_messages, print_styled
 from tdbg.core.tables import format_count, print_table
 
@@ -22,6 +23,7 @@ HELP = """Show how far a run is: rank, step, rate, loss, level, last finding.
         tdbg status
         tdbg status train --watch
         tdbg status tdbg_runs/20261121-031500-train --json
+        tdbg status s3://bucket/runs/train
 
     Only the ends of the files are read, however long the run; nothing is written. Where the budget leaves steps
     out of the record, step and rate come from the heartbeat that each rank writes every 5 s. `last seen` is the
@@ -63,7 +65,7 @@ def show_status(args: StatusArgs) -> int:
 def print_snapshot(snapshot: "Snapshot") -> None:
     """The page for people."""
     state = f"ended, {snapshot.exit_text}" if snapshot.ended else "running"
-    print_lines([f"run: {snapshot.run.path} ({state})"])
+    print_lines([f"run: {snapshot.run.place} ({state})"])
     if snapshot.ranks:
         print_table(COLUMNS, [build_rank_row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]], digits=4)
         if len(snapshot.ranks) > SHOWN_RANKS:
@@ -93,4 +95,4 @@ def describe_last_finding(snapshot: "Snapshot") -> str:
     return clip_text(f"{last.get('code', '')} {last.get('severity', '')}: {last.get('title', '')}", 200)
 
 
-COMMAND = Command(show_status, StatusArgs, HELP, OPTIONS, RUN)
+COMMAND = Command(read_from_stores(show_status, "status", local="watch"), StatusArgs, HELP, OPTIONS, RUN_ANYWHERE)

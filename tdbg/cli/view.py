@@ -45,6 +45,18 @@ class ViewArgs(Args):
 
 def view_runs(args: ViewArgs) -> int:
     """Serve until Ctrl-C."""
+    from tdbg.core.urls import Url, parse_location
+    from tdbg.launch.run_copies import RunCopies, is_on_store
+
+    if args.run is None or not is_on_store(args.run) or isinstance(parse_location(args.run), Url):
+        return serve_runs(args)
+    with RunCopies("all") as copies:  # a folder that stands for a store
+        args.run = copies.copy_run(args.run)
+        return serve_runs(args)
+
+
+def serve_runs(args: ViewArgs) -> int:
+    """Serve what is on this machine, or below a URL."""
     from urllib.parse import quote
 
     from tdbg.core.errors import TdbgError

@@ -161,6 +161,9 @@ class Group:
 Options = dict[str, Option]
 JSON = Option(("--json",), "", "Print one JSON document.")
 RUN = Argument("RUN", "Run directory, or its name under ./tdbg_runs; the newest if left out.", field="run", many=False)
+RUN_ANYWHERE = Argument(
+    "RUN", "Run directory, its name under ./tdbg_runs, or its URL; the newest if left out.", field="run", many=False
+)
 
 
 def color_option(group: str) -> Option:

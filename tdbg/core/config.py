@@ -19,8 +19,8 @@ from tdbg.core.errors import TdbgError, suggest_name
 from tdbg.core.host import find_signal_number
 from tdbg.core.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.core.ranges import parse_ranges
-from tdbg.core.redaction import MARK, redact_argv
-from tdbg.core.urls import check_url, check_webhook
+from tdbg.core.redaction import MARK, redact_argv, redact_text
+from tdbg.core.urls import check_url, check_webhook, is_url
 
 LEVELS = flag_table.LEVELS
 INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
@@ -63,7 +63,7 @@ class Settings:
     allowance: float = declare_setting(
         LOCAL, "seconds tdbg may spend on the opening inspection, in addition to the budget; 0: none", 1.0
     )
-    run_dir: str = declare_setting(PLACE, "the run directory", "")
+    run_dir: str = declare_setting(PLACE, "the run directory, or a URL that it is copied to", "")
     name: str = declare_setting(LOCAL, "the last part of the run directory's name", "")
     share: bool = declare_setting(PLACE, "let other users of this machine read the run directory", False)
     tee: bool = declare_setting(LOCAL, "keep a copy of stdout and stderr in the run directory", False)
@@ -438,6 +438,20 @@ def _validate_url(key: str, value: object) -> str:
     return str(value)
 
 
+def _validate_run_dir(key: str, value: object) -> str:
+    text = str(value)
+    if is_url(text):
+        _validate_url(key, text)
+        scheme, _, rest = text.partition("://")
+        if redact_text(rest.partition("/")[2], strict=True) != rest.partition("/")[2]:
+            raise TdbgError(
+                f"{key}: the {scheme}:// URL holds a secret", "put it in the environment, or in the settings of fsspec"
+            )
+    elif "://" in text:  # not repeated: a chained URL such as simplecache::s3://... may hold a password
+        raise TdbgError(f"{key}: not a URL that tdbg can copy to", "write one such as s3://bucket/folder, or a path")
+    return text
+
+
 def _validate_webhook(key: str, value: object) -> str:
     if value != "":
         try:
@@ -482,7 +496,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "inject": _make_choice_check(INJECTS),
     "max_overhead": _parse_percentage,
     "allowance": _parse_allowance,
-    "run_dir": lambda key, value: str(value),
+    "run_dir": _validate_run_dir,
     "name": lambda key, value: str(value),
     "share": _parse_boolean,
     "tee": _parse_boolean,

@@ -24,6 +24,7 @@ from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.lines import LineWriter
 from tdbg.core.ownership import TRUST
 from tdbg.core.redaction import is_secret_name, redact_env
+from tdbg.core.urls import is_url
 
 SCHEMA = 1
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -42,6 +43,7 @@ UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose e
 AGENTS = "nodes"  # holds HOST-PID.json for each further `tdbg run` of the same job
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 PRESSURE = "pressure"  # holds HOST-PID.jsonl, what pressed on that host: a sample every few seconds
+PIECES_MARKER = "pieces.json"  # of a run on a store, or a copy of that: its files are in pieces
 ALERTS = "alerts"  # holds HOST-PID.json, what became of `--on-finding` and `--notify` of that agent
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 # The only variables a run directory may hold: launchers', and no secrets.
@@ -127,11 +129,27 @@ def _read_published(path: Path) -> dict[str, Any]:
         time.sleep(0.01)
 
 
+def _make_store_error(what: str) -> TdbgError:
+    return TdbgError(what, "`tdbg join URL -o DIR` makes a run directory of a run on a store")
+
+
+_copied_from: dict[str, tuple[str, str]] = {}  # temporary copies of runs on a store -> the URL, and what is missing
+
+
+def note_copy(copy: Path, url: str, gap: str = "") -> None:
+    """Have a temporary copy of a run go by the URL that it is of. gap: what is missing there, in words."""
+    _copied_from[str(copy)] = url, gap
+
+
 class RunDir:
-    """One run directory, opened for reading or about to be filled."""
+    """One run directory, opened for reading or about to be filled.
+
+    place: what a person calls it. gap: what is missing of a run that was not copied whole, in words.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.place, self.gap = _copied_from.get(str(path), (str(path), ""))
         run_files.protect_folder(path)
 
     @classmethod
@@ -240,10 +258,14 @@ class RunDir:
                     f"there is no run under {Path(RUNS).resolve()}", "name a run directory, or make one with `tdbg run`"
                 )
             return runs[-1]
+        if is_url(str(where)):
+            raise _make_store_error(f"{where} is no run directory on this machine")
         given = Path(where)
         for candidate in (given, Path(RUNS) / given):
             for folder in (candidate, *candidate.parents[:3]):
                 if (folder / STATE_FILE).is_file():
+                    if (folder / PIECES_MARKER).is_file():
+                        raise _make_store_error(f"the files of {folder} are in pieces")
                     return cls(folder)
         named = sorted(Path(RUNS).glob(f"*-{glob.escape(given.name)}/{STATE_FILE}")) if given.name == str(where) else []
         if named:  # `--name`: the newest of those that bear it

@@ -21,7 +21,8 @@ class Url(PurePosixPath):
 
     def __str__(self) -> str:
         scheme, _, rest = super().__str__().partition(":")
-        return f"{scheme}://{rest.removeprefix('/')}"
+        root = "/" if scheme in _LOCAL else ""  # a path on this machine is absolute
+        return f"{scheme}://{root}{rest.removeprefix('/')}"
 
 
 def is_url(word: str) -> bool:

@@ -23,6 +23,7 @@ from tdbg.core.files import read_json
 from tdbg.core.host import host_name
 from tdbg.core.ownership import TRUST, describe_risk, is_exempt
 from tdbg.core.rundir import AGENTS, RUNS, STATE_FILE, RunDir, is_process_alive, process_start, restart_count
+from tdbg.core.urls import is_url
 from tdbg.launch.command import short_name
 
 # Options by which the agents of one multi-node job find each other, as torchrun and accelerate spell them.
@@ -138,7 +139,7 @@ def intended_path(settings: Settings, command: Sequence[str], environ: Mapping[s
 
 def choose_path(settings: Settings, command: Sequence[str], shared: str, restart: int) -> Path:
     """The directory asked for, or a new one under ./tdbg_runs; one per job where its agents share an id."""
-    if settings.run_dir:
+    if _names_folder(settings):
         return Path(settings.run_dir).absolute()
     for path in _iter_candidate_paths(settings, command, shared):
         _make_runs_folder(path.parent)
@@ -147,9 +148,14 @@ def choose_path(settings: Settings, command: Sequence[str], shared: str, restart
     raise AssertionError("the candidates have no end")
 
 
+def _names_folder(settings: Settings) -> bool:
+    """True if a directory is asked for. A URL is none: the run is written here as ever, and copied there."""
+    return bool(settings.run_dir) and not is_url(settings.run_dir)
+
+
 def _iter_candidate_paths(settings: Settings, command: Sequence[str], shared: str) -> Iterator[Path]:
     """Names for the run, the best first; numbered when earlier ones are taken."""
-    if settings.run_dir:
+    if _names_folder(settings):
         yield Path(settings.run_dir).absolute()
     name = settings.name or short_name(command)
     if not re.fullmatch(r"[^/\0]{1,200}", name) or name in (".", ".."):

@@ -79,7 +79,7 @@ class Part:
     @property
     def name(self) -> str:
         """How messages name it."""
-        return str(self.run.path)
+        return self.run.place
 
     @property
     def host(self) -> str:

@@ -92,7 +92,7 @@ class Snapshot:
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
         return {
-            "run": str(self.run.path),
+            "run": self.run.place,
             "state": "ended" if self.ended else "running",
             "exit": self.exit_text,
             "level_at_start": self.settings.level,

@@ -59,6 +59,6 @@ def _evaluate_run_metrics(verdict: Verdict, run: RunDir) -> tuple[list[Finding],
     place = find_rows_files(str(run.path))
     size = sum(file.path.stat().st_size for file in place.files)
     if size > FILE_BYTES:
-        verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not checked: run `tdbg metrics sanity {run.path}`")
+        verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not checked: run `tdbg metrics sanity {run.place}`")
         return None
     return evaluate_metrics(summarize_run(place)[0])

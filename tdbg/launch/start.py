@@ -29,6 +29,7 @@ from tdbg.launch import (
     orphans,
     presence,
     provenance,
+    run_uploading,
     sending,
     serving,
     source_reading,
@@ -77,11 +78,12 @@ def launch_command(
     speaks = "rank" if replace else "supervisor"
     record = provenance.collect_provenance(settings, origin, words, environ, speaks=speaks)
     run, leads = join.open_run(settings, words, environ, record)
+    place = run_uploading.StorePlace.claim(run, settings) if leads and run_uploading.is_wanted(settings) else None
     boot.write_boot_file(run, settings)
     env = boot.child_env(run, settings, environ)
     if replace:
         replace_process(run, words, env)
-    return Supervision(run, settings, leads, serve=serve if leads else None).carry_out(words, env)
+    return Supervision(run, settings, leads, serve=serve if leads else None, place=place).carry_out(words, env)
 
 
 def check_launch(settings: Settings, words: Sequence[str], environ: Mapping[str, str], *, replace: bool) -> None:
@@ -100,6 +102,7 @@ def check_launch(settings: Settings, words: Sequence[str], environ: Mapping[str,
     if settings.debugger:
         check_debugger_names(settings.debugger, points_of("tdbg.debuggers"))
     uploading.check_store(settings)
+    run_uploading.check_store(settings)
     sending.check_packages(settings.to)
     command.check_command(words, environ)
     where = join.intended_path(settings, words, environ)
@@ -117,6 +120,7 @@ def _check_replace(settings: Settings) -> None:
         "--capture-on": settings.capture_on,
         "--window-on": settings.profile_on,
         "--capture-upload": uploading.is_wanted(settings),
+        "--run-dir URL": run_uploading.is_wanted(settings),
         "--fail-on": settings.fail_on != "never",
         "--on-finding": settings.on_finding,
         "--notify": settings.notify,
@@ -143,6 +147,7 @@ def format_plan(
         f"command: {shlex.join(words)}",
         f"started: {'in place of tdbg' if replace else 'as a child of tdbg'}",
         f"run directory: {run.path}",
+        *([f"copied to: {settings.run_dir}"] if run_uploading.is_wanted(settings) else []),
         *(f"environment: {name}={env[name]}" for name in sorted(changed)),
         f"level: {settings.level}, overhead budget: {settings.budget_pct:g} % of wall time",
         *(f"flag: {name} = {value}" for name, value in settings.flags.items()),
@@ -192,6 +197,8 @@ class Supervision:
     _stop_note: threading.Thread | None = None
     _stop_times: list[float] = field(default_factory=list)  # when the command was told to stop
     serve: int | None = None  # the port of the viewer
+    place: run_uploading.StorePlace | None = None  # the URL that the run directory is copied to
+    _run_copies: run_uploading.RunUploading | None = None
 
     def carry_out(self, words: Sequence[str], env: Mapping[str, str]) -> int:
         """Start the command, wait, judge; returns tdbg's exit code."""
@@ -228,6 +235,8 @@ class Supervision:
         if self.leads:
             child.note_stop = self._note_stop
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
+        if self.place is not None:
+            self._run_copies = run_uploading.RunUploading(self.run, self.settings, self.place)
         patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:
             self._note_child(child.pid)
@@ -236,11 +245,15 @@ class Supervision:
         follower.start_thread()
         if copies:
             copies.start_thread()
+        if self._run_copies:
+            self._run_copies.start_thread()
         if tee:
             tee.start_thread()
         if viewer:
             viewer.start_thread()
         code = child.wait_for_exit()
+        if self._run_copies:
+            self._run_copies.hasten_round()
         reader.end_reading()
         if self.stopped:  # the command alone was told to end; the guard is there until the rest has ended too
             orphans.end_processes(child.pid, mark)
@@ -266,6 +279,8 @@ class Supervision:
         if self.leads:
             sending.send_all(self.run, self.settings, verdict)
         messages.finish_sending(verdict, code)
+        if self._run_copies:
+            self._run_copies.finish_upload()
         return self.exit_code(code, verdict)
 
     def _open_tee(self, rows: ProgramRows) -> Tee | None:
@@ -322,6 +337,8 @@ class Supervision:
 
         A thread writes it, so that a slow disk does not delay the forwarding of signals.
         """
+        if self._run_copies:
+            self._run_copies.hasten_round(is_stopped=True)
         if len(self._stop_times) >= 32 or (self._stop_times and stop_t < self._stop_times[-1] + MIN_STOP_INTERVAL_S):
             return
 

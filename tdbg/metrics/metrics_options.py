@@ -27,7 +27,7 @@ SELECTION: Options = {
 MOST_TOLD = 8  # ranks of which it is said what they left out
 ROWS_ARE = "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers"
 NO_ROWS = "there are no metrics yet"
-ARGUMENT = Argument("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
+ARGUMENT = Argument("PATH", "A run or its URL, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
 
 def find_place(args: Selected) -> "Place":

@@ -35,12 +35,15 @@ class Upload:
         host: str = "",
         stays: Callable[[Path], bool] = lambda folder: True,
         progress: Callable[[int], object] = lambda nbytes: None,
+        in_pieces: bool = False,
     ) -> None:
         """host: copy only what was written on this one. stays: False for a folder that may be removed before the end.
-        progress: told the bytes of each file. Raises TdbgError for a URL that nothing here can speak."""
+        progress: told the bytes of each file. in_pieces: what a journal has grown by is an object of its own.
+        Raises TdbgError for a URL that nothing here can speak."""
         self.source, self.store = source, Store(url)
         self.nbytes = 0
         self._host, self._stays, self._progress = host, stays, progress
+        self._in_pieces = in_pieces
         self._there: dict[str, int] | None = None  # what the store holds, by path
         self._copied: set[str] = set()
         self._known: set[str] = set()  # journals of which it is certain that they are ours
@@ -134,10 +137,16 @@ class Upload:
             del self._list_uploaded()[part]
 
     def _upload_journal(self, folder: Folder, journal: JournalSource, grown: float) -> None:
-        """Copy it again if it is larger by this factor than what is there."""
-        end = self._find_uploadable_end(folder, journal)
-        if end > grown * self._list_uploaded().get(self._resolve_remote_path(folder, journal.name), 0):
+        """Copy it again, or what is new of it, if it is larger by this factor than what is there."""
+        end, path = self._find_uploadable_end(folder, journal), self._resolve_remote_path(folder, journal.name)
+        there = self._list_uploaded().get(path, 0)
+        if end <= grown * there:
+            return
+        if not self._in_pieces:
             self._upload_file(folder, journal.name, folder.read_range(journal.name, 0, end))
+            return
+        self.store.put_piece(path, 1, there, folder.read_range(journal.name, there, end - there))
+        self._note_copied(path, end, end - there)
 
     def _find_uploadable_end(self, folder: Folder, journal: JournalSource) -> int:
         """Where the part of a journal ends whose pages are there."""
@@ -171,11 +180,15 @@ class Upload:
     def _upload_file(self, folder: Folder, name: str, data: bytes | None = None) -> None:
         path, size = self._resolve_remote_path(folder, name), folder.get_size(name) if data is None else len(data)
         self.store.put_file(path, Path(folder.path) / name if data is None else data)
+        self._note_copied(path, size, size)
+
+    def _note_copied(self, path: str, size: int, nbytes: int) -> None:
+        """size: of the file on the store. nbytes: what of it was copied now."""
         self._list_uploaded()[path] = size
         self._known.add(path)
         self._copied.add(path)
-        self.nbytes += size
-        self._progress(size)
+        self.nbytes += nbytes
+        self._progress(nbytes)
 
     def _list_uploaded(self) -> dict[str, int]:
         if self._there is None:

@@ -169,7 +169,7 @@ class RuleEngine:
         signals = _read_signals(view)
         unarmed = evaluate_rules(checks, self._switch_off, signals)
         return Verdict(
-            run=str(self.run.path),
+            run=self.run.place,
             findings=order.findings,
             causes=order.causes,
             ranks=[_build_rank_row(view, found) for found in view.list_rank_processes()],
@@ -187,6 +187,7 @@ class RuleEngine:
             training=summarize_training([found.counts for found in view.list_rank_processes()]),
             anomalies=merge_anomalies([found.anomalies for found in view.processes.values()]),
             notes=[
+                *([self.run.gap] if self.run.gap else []),
                 *_merge_notes(view),
                 *corrections,
                 *_describe_join(view),
@@ -418,7 +419,7 @@ def _format_capture_line(view: View) -> str:
         return ""
     text, has_pages = captured
     who = f"{told[0].display_name}: " if len(view.list_rank_processes()) > 1 else ""
-    return f"{who}{clip_text(text, 140)}: `tdbg inspect-pages {view.run.path}`" if has_pages else text
+    return f"{who}{clip_text(text, 140)}: `tdbg inspect-pages {view.run.place}`" if has_pages else text
 
 
 def _format_profile_line(view: View) -> str:
@@ -427,7 +428,7 @@ def _format_profile_line(view: View) -> str:
     known = [known for _, event in recorded if (known := has_profile(event)) is not None]
     if not known:
         return ""
-    more = f": `tdbg trace show {view.run.path}`" if any(known) else ""
+    more = f": `tdbg trace show {view.run.place}`" if any(known) else ""
     return f"{clip_text(merge_profiles(recorded), 180)}{more}"
 
 

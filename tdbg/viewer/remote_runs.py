@@ -12,11 +12,12 @@ import msgspec
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_messages
-from tdbg.core.rundir import STATE_FILE, RunDir, write_json
+from tdbg.core.rundir import PIECES_MARKER, STATE_FILE, RunDir, write_json
 from tdbg.core.tables import format_size, safe
 from tdbg.core.urls import Url
 from tdbg.pages.format.file_format import JOURNAL_NAME, PAGE_NAME
 from tdbg.pages.read.remote_store import Store
+from tdbg.pages.read.store_pieces import Version, is_plain_path
 from tdbg.rules.verdict import REPORT_FILE
 from tdbg.viewer.run_library import RunLibrary, UnknownRunError
 
@@ -25,9 +26,7 @@ MAX_FILE_BYTES = 256 << 20  # larger ones are left out, and named
 MAX_RUN_BYTES = 2 << 30
 MAX_COPIES_BYTES = 8 << 30  # of all runs; then the copies that were opened longest ago are removed
 IN_USE_S = 60.0  # so long after it was opened a copy stays
-MAX_DEPTH = 8
 MAX_NAMED = 4
-Version = tuple[int, float | None]  # bytes of a file, and when it was written
 UNKNOWN: Version = (0, None)  # of a store that tells neither
 OF_RANK = re.compile(r"rank\d{4,}")
 
@@ -117,7 +116,7 @@ class RemoteLibrary(RunLibrary):
                 raise
             self._report_loss(error)
             return
-        versions = {path: version for path, version in listed.items() if _is_plain(path)}
+        versions = {path: version for path, version in listed.items() if is_plain_path(path)}
         self._is_single = STATE_FILE in versions or any(_is_of_run(path) for path in versions)
         found: dict[str, dict[str, Version]] = {}
         for path, version in versions.items():
@@ -156,7 +155,7 @@ class RemoteLibrary(RunLibrary):
             os.utime(self.folder / name / STATE_FILE, (newest, newest))
 
     def _copy_run(self, name: str, listed: dict[str, Version]) -> None:
-        files = {path: version for path, version in listed.items() if not _is_page(path)}
+        files = {path: version for path, version in listed.items() if path != PIECES_MARKER and not _is_page(path)}
         chosen: dict[str, Version] = {}
         left_out = []
         total = 0
@@ -233,14 +232,6 @@ class RemoteLibrary(RunLibrary):
         if name not in self._failed:
             self._failed.add(name)
             print_messages(f"{safe(name)}: cannot copy {safe(path)}: {safe(str(error))}", "what it holds is not shown")
-
-
-def _is_plain(path: str) -> bool:
-    """True for a relative path that stays below its folder, is not too deep, and has no hidden part."""
-    parts = path.split("/")
-    if len(parts) > MAX_DEPTH or "\0" in path or "\\" in path:
-        return False
-    return all(part and not part.startswith(".") and len(os.fsencode(part)) < 200 for part in parts)
 
 
 def _encode_text(text: str) -> bytes:

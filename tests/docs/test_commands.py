@@ -34,6 +34,7 @@ WORDS = {
     "torchrun --nproc-per-node=8 train.py": f"torchrun --standalone --nproc-per-node=2 {PROGRAMS / 'readme.py'}",
     "torchrun --nproc-per-node=2 train.py": f"torchrun --standalone --nproc-per-node=2 {PROGRAMS / 'readme.py'}",
     "python train.py": TRAIN,
+    "s3://bucket": "file://store",
     " RUN ": " ",
 }
 # Commands whose answer may be no: nothing matched, or the runs differ.

@@ -12,6 +12,7 @@ import pytest
 from tdbg import cli
 from tdbg.core.errors import TdbgError
 from tdbg.core.urls import Url
+from tdbg.launch.run_upload import RunUpload
 from tdbg.pages.format.page_writer import Item, PageWriter
 from tdbg.pages.page_upload import Upload
 from tdbg.pages.read.remote_store import Store
@@ -85,6 +86,26 @@ def test_answers_are_those_of_the_same_runs_on_a_disk(
             assert str(library.folder) not in ours.text, "the copy is nobody's business"
             text = ours.text.replace(URL, str(runs_folder))
             assert text == theirs.text, path
+
+
+@pytest.mark.usefixtures("store")
+def test_a_run_in_pieces_is_shown_as_the_run(runs_folder: Path, make_library: MakeLibrary, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(runs_folder / NAMES[0], folder / "train")
+    events = sorted((folder / "train").rglob("events.jsonl"))
+    whole = [path.read_bytes() for path in events]
+    upload = RunUpload(folder / "train", f"{URL}/train")
+    for share in (3, 2, 1):
+        for path, data in zip(events, whole, strict=True):
+            path.write_bytes(data[: len(data) // share])
+        upload.upload_new_files(last=share == 1)
+    pieces = [name for name in Counted.store if "/events.jsonl.pieces/" in name]
+    assert len(pieces) == 3 * len(events) > 0, pieces
+    library = make_library()
+    for route in ROUTES:
+        path = f"/api/v1/runs/train{route}"
+        ours, theirs = Client(library).get(path), Client(folder).get(path)
+        assert (ours.status_code, ours.text.replace(URL, str(folder))) == (theirs.status_code, theirs.text), path
 
 
 def test_pages_are_read_by_range(

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tdbg.cli.on_stores import read_from_stores
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.metrics.metrics_options import SELECTION, Selected
@@ -208,4 +209,4 @@ def _print_json(first: str, found: "Sequence[tuple[str, SeriesComparison]]", tol
     print_json("metrics-compare", to_json_value(data))
 
 
-COMMAND = Command(compare_metrics, CompareArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(read_from_stores(compare_metrics, "metrics"), CompareArgs, HELP, OPTIONS, ARGUMENT)

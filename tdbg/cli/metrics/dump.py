@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tdbg.cli.on_stores import read_from_stores
 from tdbg.core.command_spec import Command, Option, Options
 from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
@@ -261,4 +262,4 @@ def _iter_kept_states(place: "Place") -> "Iterator[tuple[int | None, str, dict[s
                 yield file.rank, path.name, found
 
 
-COMMAND = Command(dump_metrics, DumpArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(read_from_stores(dump_metrics, "metrics"), DumpArgs, HELP, OPTIONS, ARGUMENT)

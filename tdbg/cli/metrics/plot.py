@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tdbg.cli.on_stores import read_from_stores
 from tdbg.core.command_spec import Args, Argument, Command, Option, Options
 
 if TYPE_CHECKING:
@@ -149,4 +150,4 @@ def _write_html(args: PlotArgs, name: str, curves: "Mapping[str, Sequence[Curve]
     print_messages(safe(f"{args.html}: {format_count(len(curves), 'key')}"))
 
 
-COMMAND = Command(plot_metrics, PlotArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(read_from_stores(plot_metrics, "metrics"), PlotArgs, HELP, OPTIONS, ARGUMENT)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tdbg.cli.on_stores import read_from_stores
 from tdbg.core.command_spec import JSON, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
@@ -103,4 +104,4 @@ def _print_json(
     print_json("metrics-sanity", to_json_value(content))
 
 
-COMMAND = Command(check_metrics, SanityArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(read_from_stores(check_metrics, "metrics"), SanityArgs, HELP, OPTIONS, ARGUMENT)

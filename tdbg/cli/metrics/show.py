@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tdbg.cli.on_stores import read_from_stores
 from tdbg.core.command_spec import Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
@@ -136,4 +137,4 @@ def _both_nan(one: "Series", other: "Series") -> bool:
     return one.last.value != one.last.value and other.last.value != other.last.value
 
 
-COMMAND = Command(show_metrics, ShowArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(read_from_stores(show_metrics, "metrics"), ShowArgs, HELP, OPTIONS, ARGUMENT)

@@ -54,7 +54,8 @@ def find_rows_files(where: str = "", ranks: str = "") -> Place:
         place = Place(where, found)
     else:
         run = RunDir.open(where or None)
-        place = Place(where or str(run.path), _files_of_run(run), run)
+        is_copy = run.place != str(run.path)
+        place = Place(run.place if is_copy else where or run.place, _files_of_run(run), run)
     if not place.files:
         raise TdbgError(f"{place.name}: there are no metrics", RUN_FIRST)
     return Place(place.name, _selected_files(place, ranks), place.run)

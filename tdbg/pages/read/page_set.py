@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.rundir import PIECES_MARKER
 from tdbg.core.urls import Url, parse_location
 from tdbg.pages.format import manifest
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Layer, Listing
-from tdbg.pages.read.page_folder import Folder, open_page_folders
+from tdbg.pages.read.page_folder import DEPTH, Folder, open_page_folders
 from tdbg.pages.read.page_sources import Drop, JournalSource, Problem, Problems, SealedSource, Source, encode_needles
 
 __all__ = ["Datapoint", "Drop", "NoPagesError", "PageSet", "Problem", "Tensor"]
@@ -204,8 +205,13 @@ class PageSet:
 
 
 def _open_folders(path: Path | Url) -> tuple[list[Folder], str]:
-    if isinstance(path, Path):
+    if isinstance(path, Path) and not _is_in_pieces(path):
         return open_page_folders(path)
     from tdbg.pages.read import remote_store
 
-    return remote_store.open_remote_folders(path)
+    return remote_store.open_remote_folders(Url(f"file://{path.absolute()}") if isinstance(path, Path) else path)
+
+
+def _is_in_pieces(path: Path) -> bool:
+    """True for a place in a copy of a run that `tdbg run --run-dir URL` wrote to a local folder, or that was fetched."""
+    return any((folder / PIECES_MARKER).is_file() for folder in (path, *path.absolute().parents[:DEPTH]))

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.redaction import redact_text
 from tdbg.core.urls import Url, check_url
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.page_folder import DEPTH, Folder, holds_pages
+from tdbg.pages.read.store_pieces import FOLDER, PieceFile, Version, find_piece_files, is_piece, name_piece
 
 JOURNAL_BYTES = 64 << 20  # a journal up to this size is fetched at once, and kept
 FIRST_BYTES = 1 << 20, 64 << 20  # files and all files that are fetched side by side when a place is opened
 SMALL_BYTES = 1 << 20  # reads of this size that follow each other are fetched together
 AHEAD_BYTES = 256 << 10, 8 << 20  # how much of what follows is fetched with them: at first, and at most
 GAP_BYTES = 4 << 10
+PART_BYTES = 8 << 20  # of a piece, at most so much is held in memory
+DAMAGED = "the copy is damaged; read the run directory on the machine of the run"
+GROWTH_BYTES = 64 << 10  # by which a small file may have grown since it was listed
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 # Where a file appears when all of it has come; elsewhere it is given its name afterwards.
 WHOLE = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "http", "https"))
@@ -28,8 +33,8 @@ WHOLE = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci"
 class Store:
     """One file system of fsspec, with errors that a person can act on. Names are URLs.
 
-    FileNotFoundError stays what it is; everything else becomes a TdbgError. Credentials are those that the libraries
-    find in the environment or in their own settings.
+    A file that is kept in pieces is listed and read as one. FileNotFoundError stays what it is; everything else becomes
+    a TdbgError. Credentials are those that the libraries find in the environment or in their own settings.
     """
 
     def __init__(self, url: str) -> None:
@@ -38,10 +43,12 @@ class Store:
         import fsspec
 
         self.url = url
+        scheme, _, rest = url.partition("://")
+        self.protocol = scheme.lower()
         with self.translate_errors(url):
-            self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-        self.protocol = url.partition("://")[0].lower()
+            self.fs, self.root = fsspec.core.url_to_fs(f"{self.protocol}://{rest}", use_listings_cache=False)
         self.root = self.root.rstrip("/")
+        self._pieced: dict[str, PieceFile] = {}  # as last listed
 
     def list_files(self) -> dict[str, int]:
         """Bytes of each file below the store's own URL, by its path from there. Cost: a listing of all of it."""
@@ -49,37 +56,98 @@ class Store:
 
     def list_versions(self) -> dict[str, tuple[int, float | None]]:
         """Like `list_files`, with the time each file was written in seconds since 1970, or None if it is unknown."""
-        with self.translate_errors(self.url):
+        listed = self._list_objects("")
+        self._pieced = find_piece_files(listed)
+        whole = {path: version for path, version in listed.items() if not is_piece(path)}
+        return whole | {path: (found.size, found.written_t) for path, found in self._pieced.items()}
+
+    def get_piece_file(self, path: str) -> PieceFile | None:
+        """The pieces of a file, as last listed; None for one that is kept whole."""
+        return self._pieced.get(path)
+
+    def _list_objects(self, folder: str) -> dict[str, Version]:
+        """What is below a folder, by its path from the store's URL."""
+        with self.translate_errors(self._format_url(folder)):
             try:
-                found = self.fs.find(self.root, detail=True)
+                found = self.fs.find(self._resolve_path(folder), detail=True)
             except FileNotFoundError:
                 return {}
         start = f"{self.root}/"
         return {
             path.removeprefix(start): (int(about.get("size") or 0), _read_time(about))
             for path, about in found.items()
-            if path.startswith(start)
+            if path.startswith(start) and _is_file(about)
         }
+
+    def list_names(self) -> list[str]:
+        """Everything below the store's own URL that is no folder, by its path from there; links and devices too."""
+        with self.translate_errors(self.url):
+            try:
+                found = self.fs.find(self.root)
+            except FileNotFoundError:
+                return []
+        return [path.removeprefix(f"{self.root}/") for path in found]
 
     def get_size(self, path: str) -> int:
         """Bytes of a file. path: from the store's URL; empty for itself. Raises FileNotFoundError."""
-        with self.translate_errors(self._format_url(path)):
-            about = self.fs.info(self._resolve_path(path))
-        if about.get("type") != "file":
+        if path in self._pieced:
+            return self._pieced[path].size
+        try:
+            with self.translate_errors(self._format_url(path)):
+                about = self.fs.info(self._resolve_path(path))
+            if about.get("type") == "file":
+                return int(about.get("size") or 0)
+        except FileNotFoundError:
+            pass
+        with contextlib.suppress(TdbgError):  # a server that lists nothing
+            self._pieced |= find_piece_files(self._list_objects(f"{path}{FOLDER}")) if path else {}
+        if path not in self._pieced:
             raise FileNotFoundError(self._format_url(path))
-        return int(about.get("size") or 0)
+        return self._pieced[path].size
 
     def read_range(self, path: str, start: int, stop: int) -> bytes:
-        """These bytes of a file, with one request. Raises FileNotFoundError."""
+        """These bytes of a file, with one request for each object that holds some. Raises FileNotFoundError."""
         with self.translate_errors(self._format_url(path)):
-            return bytes(self.fs.cat_file(self._resolve_path(path), start=start, end=stop))
+            return b"".join(self._fetch_part(path, *found) for found in self._list_ranges(path, start, stop))
+
+    def _fetch_part(self, path: str, name: str, start: int, stop: int) -> bytes:
+        """These bytes of an object. TdbgError for a piece that is shorter than its name says: what follows would move."""
+        data = bytes(self.fs.cat_file(self._resolve_path(name), start=start, end=stop))
+        if name != path and len(data) != stop - start:
+            raise TdbgError(f"{self._format_url(name)} is not as long as its name says", DAMAGED)
+        return data
 
     def read_all(self, sizes: Mapping[str, int]) -> dict[str, bytes]:
-        """Several whole files of these sizes, side by side where the library can; those that failed are left out."""
+        """Several whole files of these sizes, side by side where the library can; those that failed are left out.
+
+        A file that is kept whole may have been replaced by one that is a little longer.
+        """
+        rows = [
+            (path, *found)
+            for path, size in sizes.items()
+            for found in self._list_ranges(path, 0, size if path in self._pieced else size + GROWTH_BYTES)
+        ]
         with self.translate_errors(self.url):
-            places, starts = [self._resolve_path(path) for path in sizes], [0] * len(sizes)
-            found = self.fs.cat_ranges(places, starts, list(sizes.values()), on_error="return")
-        return {path: bytes(data) for path, data in zip(sizes, found, strict=True) if not isinstance(data, Exception)}
+            places = [self._resolve_path(name) for _, name, _, _ in rows]
+            starts, stops = [start for _, _, start, _ in rows], [stop for _, _, _, stop in rows]
+            found = self.fs.cat_ranges(places, starts, stops, on_error="return")
+        parts: dict[str, list[bytes]] = {}
+        bad: set[str] = set()
+        for (path, name, start, stop), data in zip(rows, found, strict=True):
+            if isinstance(data, Exception) or (name != path and len(data) != stop - start):
+                bad.add(path)
+            else:
+                parts.setdefault(path, []).append(bytes(data))
+        return {path: b"".join(read) for path, read in parts.items() if path not in bad}
+
+    def _list_ranges(self, path: str, start: int, stop: int) -> list[tuple[str, int, int]]:
+        """The objects that hold these bytes of a file, each with the range in it."""
+        found = self._pieced.get(path)
+        return [(path, start, stop)] if found is None else found.list_ranges(start, stop)
+
+    def put_piece(self, path: str, edition: int, start: int, data: bytes) -> None:
+        """Add bytes to a file that is kept in pieces."""
+        self.put_file(name_piece(path, edition, start, start + len(data)), data)
 
     def put_file(self, path: str, source: Path | bytes) -> None:
         """Copy a file, or bytes, to a name under which it appears when it is whole."""
@@ -103,7 +171,13 @@ class Store:
         """Copy a file here."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with self.translate_errors(self._format_url(path)):
-            self.fs.get_file(self._resolve_path(path), str(target))
+            if path not in self._pieced:
+                self.fs.get_file(self._resolve_path(path), str(target))
+                return
+            with target.open("wb") as file:
+                for name, start, stop in self._list_ranges(path, 0, self._pieced[path].size):
+                    for first in range(start, stop, PART_BYTES):
+                        file.write(self._fetch_part(path, name, first, min(first + PART_BYTES, stop)))
 
     def check_access(self) -> None:
         """TdbgError if it is known already that nothing can be kept there: no answer, no credentials, no bucket."""
@@ -124,7 +198,7 @@ class Store:
             raise
         except Exception as error:  # guard: each of these libraries has errors of its own
             lines = str(error).strip().splitlines() or [""]
-            text = f"{type(error).__name__}: {lines[0]}"[:300]
+            text = redact_text(f"{type(error).__name__}: {lines[0]}"[:300])
             raise TdbgError(f"{what}: {text}", _suggest_fix(error)) from error
 
     def _write_target(self, target: str, source: Path | bytes) -> None:
@@ -149,6 +223,11 @@ def _read_time(about: Mapping[str, Any]) -> float | None:
         if isinstance(found, int | float):
             return float(found)
     return None
+
+
+def _is_file(about: Mapping[str, Any]) -> bool:
+    """False for a link, a pipe or a device of a local store: a run is not read through one."""
+    return about.get("type", "file") == "file" and not about.get("islink")
 
 
 def _suggest_fix(error: Exception) -> str:
