@@ -179,7 +179,7 @@ OPTIONS: Options = {
     "run_dir": Option(
         ("--run-dir",),
         "DIR",
-        "Where the run is kept; must not hold another run. A URL (s3://bucket/run): copied there while the run goes on.",
+        "Where the run is kept; must not hold another run. Below a URL (s3://bucket/run) it is copied while the run goes on.",
         group=FILES,
     ),
     "name": Option(("--name",), "NAME", "Name of the run under ./tdbg_runs.", group=FILES),

@@ -23,7 +23,7 @@ from tdbg.core.host import host_name
 from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.lines import LineWriter
 from tdbg.core.ownership import TRUST
-from tdbg.core.redaction import is_secret_name, redact_env
+from tdbg.core.redaction import is_secret_name, redact_env, redact_text
 from tdbg.core.urls import is_url
 
 SCHEMA = 1
@@ -259,7 +259,7 @@ class RunDir:
                 )
             return runs[-1]
         if is_url(str(where)):
-            raise _make_store_error(f"{where} is no run directory on this machine")
+            raise _make_store_error(f"{redact_text(str(where))} is no run directory on this machine")
         given = Path(where)
         for candidate in (given, Path(RUNS) / given):
             for folder in (candidate, *candidate.parents[:3]):

@@ -92,7 +92,8 @@ def copy_run(word: str, out: Path, wanted: Wanted) -> str:
         return _copy_run(word, out, wanted)
     except OSError as error:
         raise TdbgError(
-            f"cannot copy {redact_text(word)}: {error.strerror or error}", "check the disk space and the names there"
+            f"cannot copy {redact_text(word)}: {error.strerror or error}",
+            "free disk space, or name a folder that can hold these file names",
         ) from None
 
 
@@ -169,7 +170,7 @@ def _check_room(out: Path, nbytes: int) -> None:
     if nbytes + ROOM_BYTES > free:
         raise TdbgError(
             f"{format_size(nbytes)} of the run are needed, and {out.parent} has {format_size(free)} left",
-            "free disk space, or set TMPDIR to another folder",
+            "free disk space, or name another folder by -o or TMPDIR",
         )
 
 

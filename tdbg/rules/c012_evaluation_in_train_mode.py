@@ -19,7 +19,8 @@ class EvaluationInTrainMode(KindsRule):
     batch of a data loader, ran without gradients (or with gradients that nobody used) while the model and such
     layers were in train mode. Batches that the program cuts itself count where a loss was computed of each without
     gradients, by the model that is trained or by a loss function of torch, and no two were the same. Shorter passes
-    count from the third in a row, where a loss was computed of each call.
+    count from the third in a row, where a loss was computed of each call and all begin with the same batch, which
+    is not the first batch of training.
 
     Why it matters: Dropout makes the metrics worse and noisy. Batch normalisation is worse: it normalises by the
     evaluation batch, and changes the running statistics that the trained model will use.

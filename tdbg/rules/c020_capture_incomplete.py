@@ -213,7 +213,7 @@ class CaptureIncomplete(KindsRule):
                         f"host {copied.get('host')}: {format_count(copied.get('files', 0), 'file')} copied, "
                         f"{format_count(copied.get('failures', 0), 'failure')}"
                     ],
-                    try_next=f"`tdbg inspect-pages upload {view.run.place} {copied.get('url')}` copies the rest; the run directory holds all pages",
+                    try_next=f"on its host, `tdbg inspect-pages upload RUN {copied.get('url')}` copies the rest; its run directory holds all pages",
                 )
 
 

@@ -14,6 +14,7 @@ from tdbg.core.observations.preflight import Refused
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir, read_alert_reports, restart_count
 from tdbg.core.tables import format_count, join_limited
+from tdbg.core.urls import is_url
 from tdbg.rules import RULES, Rule
 from tdbg.rules._live_findings import correct_live_findings, read_live_findings
 from tdbg.rules._order import order_findings
@@ -428,8 +429,13 @@ def _format_profile_line(view: View) -> str:
     known = [known for _, event in recorded if (known := has_profile(event)) is not None]
     if not known:
         return ""
-    more = f": `tdbg trace show {view.run.place}`" if any(known) else ""
+    more = f": `{_show_trace_command(str(view.run.place))}`" if any(known) else ""
     return f"{clip_text(merge_profiles(recorded), 180)}{more}"
+
+
+def _show_trace_command(place: str) -> str:
+    """Traces are read from a disk alone."""
+    return f"tdbg join {place} -o DIR`, then `tdbg trace show DIR" if is_url(place) else f"tdbg trace show {place}"
 
 
 def _read_signals(view: View) -> Signals:

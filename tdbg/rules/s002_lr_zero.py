@@ -20,7 +20,7 @@ ROUNDING = 1e-6
 CAUSES = (
     "the schedule ended before the training, or starts at zero and is stepped too rarely",
     "the schedule is stepped more often than its formula expects, or decays too fast for a run of this length; one that"
-    " falls steeply to 0 ends like this as well",
+    " is meant to fall steeply to 0 looks the same",
 )
 
 
@@ -38,12 +38,12 @@ class _State:
 
 @RULES.add
 class LearningRateZero(PerProcessRule[_State]):
-    """Says when steps are taken with a learning rate of zero or next to it in every group, or a negative one.
+    """Says when the learning rate of every group is zero or practically zero, or one is negative.
 
-    What it does: Reports at the 20th step in a row whose rates are all zero, or below 1e-10 of the highest rate of
-    the run so far, or at once when the rate of any group is negative. It names that group, and its parameters
-    if they are on record (flag OPTIMIZER, or the opening inspection). A rate of zero in one group while another
-    group learns is reported by TD-S010.
+    What it does: Reports the 20th step in a row whose rates are all zero, or the last of more steps whose rates are
+    all below 1e-10 of the highest rate so far, or at once a rate that is negative. It names the group of that
+    one, and its parameters if they are on record (flag OPTIMIZER, or the opening inspection). A rate of zero in
+    one group while another group learns is reported by TD-S010.
 
     Why it matters: Nothing is learned, and nothing fails: a scheduler that ran out before the training did, or
     one that starts at zero and is stepped once an epoch, wastes whole epochs in silence. So does a factor for an
@@ -57,8 +57,9 @@ class LearningRateZero(PerProcessRule[_State]):
     What to do: Compare the scheduler's number of steps with the real one: accumulation, several ranks and
     dropped last batches change it. Set a floor (`eta_min`) if training is to go on.
 
-    Thresholds: 20 steps: a warm-up that begins at zero and a decay that ends at zero have one or two. Next to
-    zero, also a fiftieth of the steps before: a polynomial of power 4 ends so.
+    Thresholds: 20 steps: a warm-up that begins at zero and a decay that ends at zero have one or two. Rates
+    that are only practically zero must last 2 % of the steps before as well: a polynomial decay of power 4 ends
+    like this.
     """
 
     code = "TD-S002"

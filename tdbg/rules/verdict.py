@@ -129,7 +129,7 @@ class Verdict:
             return "preflight refused"
         if self.is_preflight:
             tried = any(row["tried"] for row in self.trials)
-            return "no problem found in the preflight" if tried else "the preflight could try nothing"
+            return "no problem found in the preflight" if tried else "preflight: no test could be made"
         if self.level == "off":
             return "level off: nothing was looked at"
         if not any(row["steps"] or row["evals"] for row in (*self.ranks, *self.others)):

@@ -410,5 +410,5 @@ def test_a_model_that_is_called_in_parts_is_tried(watched_runner: Runner) -> Non
 
 def test_a_preflight_that_could_try_nothing_does_not_say_that_no_problem_was_found(watched_runner: Runner) -> None:
     result = watched_runner([sys.executable, "-c", NO_MODEL], PREFLIGHT)
-    assert "verdict: the preflight could try nothing; " in result.stderr and "no problem" not in result.stderr
+    assert "verdict: preflight: no test could be made; " in result.stderr and "no problem" not in result.stderr
     assert "not tried: evaluation twice (no call of a model was seen)" in result.stderr

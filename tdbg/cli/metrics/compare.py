@@ -28,7 +28,9 @@ HELP = """Compare the metrics of runs: best and last, and the first step where s
         tdbg metrics compare before after --tolerance 1% --key 'val/*'
         tdbg metrics compare --tolerance spread seed1 seed2 seed3
     """
-ARGUMENT = Argument("PATH", "Two runs or more, folders or files; with one alone the newest run is compared with it.")
+ARGUMENT = Argument(
+    "PATH", "Two runs or more, their URLs, folders or files; with one alone the newest run is compared with it."
+)
 OPTIONS: Options = {
     **SELECTION,
     "tolerance": Option(("--tolerance",), "SHARE", "A share such as 0.01 or 1%, or spread; 1e-6 if left out."),

@@ -22,7 +22,7 @@ HELP = """Plot metrics over steps, in the terminal or as an HTML page.
         tdbg metrics plot --smooth 0.9 --html metrics.html 'train/*'
     """
 ARGUMENT = Argument(
-    "RUN|KEY", "A run, folder or file (the newest run if left out), and keys or globs; all keys if left out."
+    "RUN|KEY", "A run, its URL, a folder or file (the newest run if left out), and keys or globs; all keys if left out."
 )
 OPTIONS: Options = {
     "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),

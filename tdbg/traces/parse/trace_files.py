@@ -13,6 +13,7 @@ from tdbg.core.files import why_unreadable
 from tdbg.core.output import print_messages
 from tdbg.core.rundir import RUNS
 from tdbg.core.tables import format_count, join_limited
+from tdbg.core.urls import is_url
 from tdbg.traces.parse.merged_traces import PARTS
 
 ENDINGS = (".json", ".json.gz")
@@ -169,6 +170,8 @@ def _resolve_place(where: str) -> Path:
     path = Path(where)
     if os.path.exists(path):
         return path
+    if is_url(where):
+        return RunDir.open(where).path  # refused, with the command that fetches it
     if path.is_symlink():
         raise TdbgError(f"{where} is a broken link: its target does not exist", OF_A_LINK)
     try:

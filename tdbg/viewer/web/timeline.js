@@ -3,7 +3,7 @@ import {keepInAddress} from "./series.js";
 
 export const POLL_MS = 700;
 const LEAST_MS = 1e-4, SETTLE_MS = 150, LETTER_PX = 7, LEAST_LETTERS = 4, HEIGHT_PX = 460, LEAST_ROWS = 16;
-const KINDS = {s: ["span", "#c38fc9"], f: ["line of the program", "#7fb069"], o: ["operator", "#e6a157"], r: ["call of the runtime", "#a9b0b8"], k: ["kernel", "#5b9bd5"], c: ["copy or fill", "#d3c35b"]};
+const KINDS = {s: ["region", "#c38fc9"], f: ["Python function", "#7fb069"], o: ["operator", "#e6a157"], r: ["runtime call", "#a9b0b8"], k: ["kernel", "#5b9bd5"], c: ["copy or fill", "#d3c35b"]};
 const MOVES = [["Earlier", -1, 1], ["Later", 1, 1], ["Zoom in", 0, 0.5], ["Zoom out", 0, 2], ["Whole trace", 0, Infinity]];  // by halves of the part, and how much longer
 const HOW = "Drag to zoom in, double click to see all.";
 const ASKING = "Asking for the longest spans ...";

@@ -138,5 +138,8 @@ def test_one_file_is_itself_whatever_its_name(tmp_path):
 def test_nothing_there_is_told(tmp_path):
     with pytest.raises(TdbgError, match="there is no trace in it"):
         find_traces(str(tmp_path))
+    with pytest.raises(TdbgError, match="s3://bucket/run is no run directory on this machine") as refused:
+        find_traces("s3://bucket/run")
+    assert "tdbg join URL -o DIR" in str(refused.value.hint)
     with pytest.raises(TdbgError, match="no such file, folder or run"):
         find_traces(str(tmp_path / "none"))
