@@ -31,6 +31,7 @@ def join_directories(args: JoinArgs) -> int:
 
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import print_lines, print_messages
+    from tdbg.core.redaction import redact_text
     from tdbg.core.tables import format_count, safe
     from tdbg.launch.joined_run import join_runs
     from tdbg.launch.run_copies import RunCopies, fetch_run, is_on_store
@@ -40,7 +41,7 @@ def join_directories(args: JoinArgs) -> int:
     out = Path(args.output)
     if len(args.paths) == 1 and is_on_store(args.paths[0]):
         count = fetch_run(args.paths[0], out)
-        print_lines([safe(f"{format_count(count, 'file')} of {args.paths[0]} are in {out}")])
+        print_lines([safe(f"{format_count(count, 'file')} of {redact_text(args.paths[0])} are in {out}")])
         return 0
     with RunCopies("all") as copies:
         joined = join_runs(copies.replace_urls(map(str, args.paths)), out)

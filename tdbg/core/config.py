@@ -443,7 +443,8 @@ def _validate_run_dir(key: str, value: object) -> str:
     if is_url(text):
         _validate_url(key, text)
         scheme, _, rest = text.partition("://")
-        if redact_text(rest.partition("/")[2], strict=True) != rest.partition("/")[2]:
+        path = rest if "?" in rest else rest.partition("/")[2]
+        if redact_text(path, strict=True) != path:
             raise TdbgError(
                 f"{key}: the {scheme}:// URL holds a secret", "put it in the environment, or in the settings of fsspec"
             )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import IO
 
+IN_USE_S = 3600.0
+
 
 def find_cache_home() -> Path:
     """The folder of all that tdbg keeps for this user; it need not be there."""
@@ -57,16 +59,17 @@ def open_own(path: Path) -> "IO[bytes]":
 def remove_old_files(paths: "Iterable[Path]", kept_s: float, most_bytes: int) -> None:
     """Remove what was not used for so long; of the others those used longest ago, until the rest has so many bytes.
 
-    The one that was used last stays, however large it is: somebody waits for it.
+    What was used in the last hour stays, however large it is: somebody looks at it, or waits for it.
     """
+    now = time.time()
     used = []
     for path in paths:
         with contextlib.suppress(OSError):
             about = path.lstat()
             used.append((about.st_mtime, about.st_size, path))
     total = 0
-    for place, (when, size, path) in enumerate(sorted(used, reverse=True)):
+    for when, size, path in sorted(used, reverse=True):
         total += size
-        if (place and total > most_bytes) or when < time.time() - kept_s:
+        if when < now - kept_s or (total > most_bytes and when < now - IN_USE_S):
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -205,7 +205,7 @@ def _copy_file(store: Store, path: str, size: int, out: Path, wanted: Wanted) ->
         _download_file(store, path, size, out, wanted)
     except FileNotFoundError:
         if path == STATE_FILE:
-            raise TdbgError(f"{store.url}/{path} is gone", "try again") from None
+            raise TdbgError(f"{redact_text(store.url)}/{path} is gone", "try again") from None
 
 
 def _download_file(store: Store, path: str, size: int, out: Path, wanted: Wanted) -> None:

@@ -21,13 +21,12 @@ from tdbg.core.rundir import PIECES_MARKER, PREFLIGHT_FOLDER
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.page_upload import Upload
 from tdbg.pages.read.page_folder import holds_pages
-from tdbg.pages.read.remote_store import Store
+from tdbg.pages.read.remote_store import PIECE_BYTES, Store
 from tdbg.rules.kept_verdict import FILE as KEPT_VERDICT
 
 SCHEMA = 1
 CLAIMS = "claims"  # a folder of the store with an object for the run that lies there
 FAILURES = 3  # files that fail before the others are not tried any more: it is the store then
-PIECE_BYTES = 8 << 20  # at most
 SMALL_BYTES = 1 << 20  # a larger file is copied only when it has not changed since the last look
 COMPARED_BYTES = 256  # at the end of what was copied, by which a file is told from another of its name
 BOOT, WOKE = "boot", "boot/woke"
@@ -75,7 +74,8 @@ def claim_place(store: Store, token: str) -> None:
             store.remove_file(mine)  # else the next try finds it, and takes it for another run's
         raise
     if others:
-        store.remove_file(mine)
+        with contextlib.suppress(TdbgError, FileNotFoundError):  # where nothing may be deleted
+            store.remove_file(mine)
         raise PlaceTakenError(
             f"{store.url} already holds a run, or other files",
             "choose another --run-dir; hosts that share no disk need a URL each, and `tdbg join` makes one run of them",

@@ -165,18 +165,20 @@ class RunUploading:
     def _upload_periodically(self) -> None:
         with guarded("the run must not end by it", self._record_failure):
             begun = time.monotonic()
-            upload = self._upload = RunUpload(self._run.path, self._place.url, stays=self._is_kept_folder)
             while not self._is_given_up and not self._is_ending:
                 round_t = time.monotonic()
-                self._attempt_action(lambda: self._carry_out_round(upload, last=False))
+                self._attempt_action(lambda: self._carry_out_round(last=False))
                 took = time.monotonic() - round_t
                 pause = max(LEAST_PAUSE_S, PAUSE_SHARE * (round_t - begun), REST * took)
                 self._wake.wait(min(pause, MOST_PAUSE_S))
                 self._wake.clear()
             if not self._is_given_up:
-                self._attempt_action(lambda: self._carry_out_round(upload, last=True))
+                self._attempt_action(lambda: self._carry_out_round(last=True))
 
-    def _carry_out_round(self, upload: RunUpload, *, last: bool) -> None:
+    def _carry_out_round(self, *, last: bool) -> None:
+        upload = self._upload
+        if upload is None:  # not before: a library may need the network to be made
+            upload = self._upload = RunUpload(self._run.path, self._place.url, stays=self._is_kept_folder)
         if not self._place.is_claimed:
             try:
                 claim_place(upload.store, self._place.token)

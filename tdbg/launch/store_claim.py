@@ -23,11 +23,11 @@ SLOW_S = 3.0  # then it is said what is waited for
 def try_claim(url: str, token: str) -> bool:
     """True if the URL is this run's now; False where the store gave no answer. TdbgError where it refuses."""
     try:
-        answer = json.loads(_ask_other_process(url, token).splitlines()[-1])
+        answer = dict(json.loads(_ask_other_process(url, token).splitlines()[-1]))
     except subprocess.TimeoutExpired:
         print_messages(f"--run-dir: {url} has not answered for {PATIENCE_S:g} s", "the command starts; tdbg will retry")
         return False
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, TypeError, IndexError):
         return False  # the thread that uploads tries again, and says what is wrong
     if answer.get("is_final"):
         raise TdbgError(f"--run-dir: {answer['error']}", answer["hint"])

@@ -13,7 +13,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME, page_name
 from tdbg.pages.read.page_folder import Folder, find_page_folders
 from tdbg.pages.read.page_sources import JournalSource, Problems
-from tdbg.pages.read.remote_store import Store
+from tdbg.pages.read.remote_store import PIECE_BYTES, Store
 from tdbg.pages.repair.verification import is_writer_alive
 
 GROWN = 1.25  # a journal is copied again when it has grown so much: all its copies are five times its size at most
@@ -145,8 +145,10 @@ class Upload:
         if not self._in_pieces:
             self._upload_file(folder, journal.name, folder.read_range(journal.name, 0, end))
             return
-        self.store.put_piece(path, 1, there, folder.read_range(journal.name, there, end - there))
-        self._note_copied(path, end, end - there)
+        for start in range(there, end, PIECE_BYTES):
+            nbytes = min(PIECE_BYTES, end - start)
+            self.store.put_piece(path, 1, start, folder.read_range(journal.name, start, nbytes))
+            self._note_copied(path, start + nbytes, nbytes)
 
     def _find_uploadable_end(self, folder: Folder, journal: JournalSource) -> int:
         """Where the part of a journal ends whose pages are there."""

@@ -25,12 +25,13 @@ import msgspec
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
-from tdbg.core.files import describe_failure
+from tdbg.core.files import describe_failure, open_regular
 from tdbg.core.guard import describe_error, undo_on_error
 from tdbg.core.tables import format_count, format_size
 from tdbg.core.user_cache import find_cache_home, make_own_folder, remove_old_files
 from tdbg.traces import summary as summaries
 from tdbg.traces.analyze.summary_cache import find_cached
+from tdbg.traces.parse.chunks import GZIP
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 from tdbg.viewer.encoding import encode_json
@@ -218,17 +219,22 @@ class TraceIndexes:
             threading.Thread(target=self._follow_process, args=(self._process, job), daemon=True).start()
 
     def _follow_process(self, process: "subprocess.Popen[bytes]", job: _Job) -> None:
-        last = _follow_reports(process, job)
-        code = process.wait()
-        if code:
-            _remove_draft(job, process.pid)
-        is_kept = not code and self._open(job.one, job.key) is not None
-        with self._lock:
-            self._process = None
-            self._jobs.pop(job.target, None)
-            if not is_kept:
-                self._note_failure(job, _describe_end(job, code, last))
-            self._start_process()
+        why: str | TdbgError = "reading it failed"
+        is_kept = False
+        try:
+            last = _follow_reports(process, job)
+            code = process.wait()
+            if code:
+                _remove_draft(job, process.pid)
+            is_kept = not code and self._open(job.one, job.key) is not None
+            why = _describe_end(job, code, last)
+        finally:  # else no other trace would be read any more
+            with self._lock:
+                self._process = None
+                self._jobs.pop(job.target, None)
+                if not is_kept:
+                    self._note_failure(job, why)
+                self._start_process()
 
     def _note_failure(self, job: _Job, why: "str | TdbgError") -> None:
         """Keep why a trace cannot be shown, for some time. The caller holds the lock."""
@@ -269,7 +275,16 @@ def _read_key(one: TraceFile) -> Key | None:
 
 
 def _is_large(one: TraceFile, key: Key) -> bool:
-    return int(key[3]) >= (LARGE_PACKED_BYTES if one.path.suffix == ".gz" else LARGE_BYTES)
+    return int(key[3]) >= (LARGE_PACKED_BYTES if _is_packed(one.path) else LARGE_BYTES)
+
+
+def _is_packed(trace: Path) -> bool:
+    """True for a file that is gzip, whatever its name says: a thousand times as much may come out of it."""
+    try:
+        with open_regular(trace) as file:
+            return file.read(len(GZIP)) == GZIP
+    except OSError:
+        return True
 
 
 def _describe_reading(jobs: Sequence[_Job]) -> Reading:
@@ -362,7 +377,9 @@ def index_trace(trace: Path, part: int | None, target: Path, key: Key, file: "IO
 
 def _list_kept(folder: Path) -> set[Path]:
     """Files of spans in a folder and in the cache, also of other versions, and drafts of processes that died."""
-    found = [*folder.glob("*"), *find_cache_home().glob("traces-v*/*")]
+    home = find_cache_home()
+    kept = home.glob("traces-v*/*") if home == folder.parent else ()  # else it was refused: another user may own it
+    found = [*folder.glob("*"), *kept]
     return {path for path in found if ENDING in path.name}
 
 

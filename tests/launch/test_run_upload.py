@@ -20,6 +20,7 @@ from tdbg.launch import run_uploading, store_claim
 from tdbg.launch.run_copies import fetch_run
 from tdbg.launch.run_upload import PlaceTakenError, RunUpload, claim_place
 from tdbg.launch.run_uploading import RunUploading, StorePlace
+from tdbg.pages import page_upload
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.read.remote_store import Store
 from tests.pages.material import assert_whole, fill_writer, make_items
@@ -175,6 +176,18 @@ def test_captured_pages_can_be_read_while_they_are_written(run: RunDir) -> None:
     assert repeated <= set(STATUS), repeated
 
 
+def test_a_journal_is_copied_in_parts(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an outage all of it is new, and none of it need be in memory at once."""
+    monkeypatch.setattr(page_upload, "PIECE_BYTES", 100)
+    with fill_writer(run.path / "rank0000/pages", 0, page_bytes=4000) as writer:
+        for number in range(10):
+            writer.add(f"k{number}", make_items(f"k{number}"), step=number)
+    RunUpload(run.path, URL).upload_new_files(last=True)
+    sizes = [len(file.getvalue()) for name, file in Counted.store.items() if ".journal.pieces/" in name]
+    assert len(sizes) > 5 and max(sizes) == 100
+    assert _count_datapoints() == 10
+
+
 def _count_datapoints() -> int:
     """How many a reader of the store finds; all of them good, and nothing wrong."""
     with PageSet.open(URL) as found:
@@ -192,6 +205,17 @@ def test_a_url_belongs_to_one_run(run: RunDir) -> None:
     Store("counted://store/other").put_file("notes.txt", b"mine")
     with pytest.raises(PlaceTakenError):
         claim_place(Store("counted://store/other"), "third")
+
+
+def test_a_taken_place_is_named_where_nothing_may_be_deleted(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim_place(Store(URL), "another")
+
+    def refuse_removal(store: Store, path: str) -> None:
+        raise TdbgError("not allowed")
+
+    monkeypatch.setattr(Store, "remove_file", refuse_removal)
+    with pytest.raises(PlaceTakenError, match="already holds a run"):
+        claim_place(Store(URL), "mine")
 
 
 def test_a_link_is_something_that_lies_there(tmp_path: Path) -> None:
@@ -277,6 +301,22 @@ def test_a_store_that_fails_and_comes_back_has_all_of_it(run: RunDir, capsys: py
     assert said.count("the store is full") == 1 and f"the whole run is in {run.path}" in said
     assert "of the run are on counted://store/run" in said
     assert read_stored("rank0000/events.jsonl") == "one\ntwo\n"
+    assert json.loads(read_stored("pieces.json"))["complete"] is True
+
+
+@pytest.mark.usefixtures("quick_rounds")
+def test_a_library_that_cannot_be_made_at_first_is_tried_again(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter((OSError("no network"), OSError("no network")))
+
+    def make_upload(*words: object, **more: object) -> RunUpload:
+        for error in failures:
+            raise error
+        return RunUpload(*words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run_uploading, "RunUpload", make_upload)
+    uploading = start_uploading(run)
+    wait_until(lambda: "/store/run/run.json" in Counted.store)
+    uploading.finish_upload()
     assert json.loads(read_stored("pieces.json"))["complete"] is True
 
 
@@ -385,6 +425,7 @@ def test_it_comes_back_as_the_same_run_directory(run: RunDir, tmp_path: Path) ->
     [
         ("s3://key:sesame@bucket/run", "run-dir: the s3:// URL holds a password"),
         ("s3://bucket/run?sig=sesame12345", "run-dir: the s3:// URL holds a secret"),
+        ("abfs://box@account?sig=sesame12345", "run-dir: the abfs:// URL holds a secret"),
         ("https://host/run", "--run-dir: https:// can be read, not written"),
         ("memory://run", "--run-dir: memory:// ends with this process"),
         ("simplecache::s3://key:sesame@bucket/run", "run-dir: not a URL that tdbg can copy to"),

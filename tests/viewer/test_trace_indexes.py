@@ -318,7 +318,7 @@ def test_of_too_many_bytes_those_used_longest_ago_go(cache: Path, trace: Path, m
     for age, name in enumerate(("younger", "older")):
         path = target.with_name(f"{name}.spans")
         path.write_bytes(bytes(1000))
-        os.utime(path, (time.time() - 60 * (age + 1),) * 2)
+        os.utime(path, (time.time() - 3600 * (age + 2),) * 2)
     index_trace(trace, None, target, ("key",))
     monkeypatch.setattr(trace_indexes, "MOST_KEPT_BYTES", target.stat().st_size + 1500)
     index_trace(trace, None, target, ("key",))
@@ -326,6 +326,30 @@ def test_of_too_many_bytes_those_used_longest_ago_go(cache: Path, trace: Path, m
     monkeypatch.setattr(trace_indexes, "MOST_KEPT_BYTES", 1)
     index_trace(trace, None, target, ("key",))
     assert {path.name for path in target.parent.iterdir()} == {"d.spans"}  # somebody waits for it
+
+
+def test_what_a_page_shows_now_stays_however_large_it_is(
+    cache: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the traces of many ranks on one page would be read, removed and read again without end."""
+    monkeypatch.setattr(trace_indexes, "MOST_KEPT_BYTES", 1)
+    target = cache / "traces-v1.1" / "d.spans"
+    target.parent.mkdir(parents=True)
+    target.with_name("other.spans").write_bytes(bytes(1000))
+    index_trace(trace, None, target, ("key",))
+    assert {path.name for path in target.parent.iterdir()} == {"d.spans", "other.spans"}
+
+
+@pytest.mark.parametrize(("name", "packs"), [("a.json", True), ("a.json", False), ("a.json.gz", True)])
+def test_what_is_packed_is_told_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, packs: bool
+) -> None:
+    monkeypatch.setattr(trace_indexes, "LARGE_BYTES", 1 << 30)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"{}") if packs else b"{}")
+    one = TraceFile(path, 0)
+    key = trace_indexes._read_key(one)
+    assert key is not None and trace_indexes._is_large(one, key) is packs
 
 
 def enlarge_trace(trace: Path, count: int) -> Path:

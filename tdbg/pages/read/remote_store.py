@@ -23,6 +23,7 @@ SMALL_BYTES = 1 << 20  # reads of this size that follow each other are fetched t
 AHEAD_BYTES = 256 << 10, 8 << 20  # how much of what follows is fetched with them: at first, and at most
 GAP_BYTES = 4 << 10
 PART_BYTES = 8 << 20  # of a piece, at most so much is held in memory
+PIECE_BYTES = 8 << 20  # of a growing file, at most so much is copied at a time
 DAMAGED = "the copy is damaged; read the run directory on the machine of the run"
 GROWTH_BYTES = 64 << 10  # by which a small file may have grown since it was listed
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -81,7 +82,7 @@ class Store:
 
     def list_names(self) -> list[str]:
         """Everything below the store's own URL that is no folder, by its path from there; links and devices too."""
-        with self.translate_errors(self.url):
+        with self.translate_errors(self._format_url("")):
             try:
                 found = self.fs.find(self.root)
             except FileNotFoundError:
@@ -127,7 +128,7 @@ class Store:
             for path, size in sizes.items()
             for found in self._list_ranges(path, 0, size if path in self._pieced else size + GROWTH_BYTES)
         ]
-        with self.translate_errors(self.url):
+        with self.translate_errors(self._format_url("")):
             places = [self._resolve_path(name) for _, name, _, _ in rows]
             starts, stops = [start for _, _, start, _ in rows], [stop for _, _, _, stop in rows]
             found = self.fs.cat_ranges(places, starts, stops, on_error="return")
@@ -181,7 +182,7 @@ class Store:
 
     def check_access(self) -> None:
         """TdbgError if it is known already that nothing can be kept there: no answer, no credentials, no bucket."""
-        with self.translate_errors(self.url):
+        with self.translate_errors(self._format_url("")):
             try:
                 self.fs.ls(self.root, detail=False)
             except FileNotFoundError:
@@ -211,7 +212,8 @@ class Store:
         return f"{self.root}/{path}" if path else self.root
 
     def _format_url(self, path: str) -> str:
-        return f"{self.url.rstrip('/')}/{path}" if path else self.url
+        """What messages call it, without a secret."""
+        return redact_text(f"{self.url.rstrip('/')}/{path}" if path else self.url)
 
 
 def _read_time(about: Mapping[str, Any]) -> float | None:
