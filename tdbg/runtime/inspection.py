@@ -177,6 +177,10 @@ class Inspection:
         """The next steps are to be looked at as the first were: one step stands out, and those after it tell what it was."""
         self._is_asked_for = True
 
+    def ask_for_pass(self, *, wanted: bool) -> None:
+        """The next evaluation pass is to be looked at as the first is, or not."""
+        self._state.wants_pass = wanted
+
     def checkpoint_met(self, kind: str) -> bool:
         """The program has saved or loaded a file. True for the first of its kind after the opening steps, if it can be paid.
 

@@ -22,8 +22,9 @@ from tdbg.probes import PROBES
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.probes.validation.eval_mode_updates import LeftInEvalMode
-from tdbg.probes.validation.hand_cut_batches import HandCutBatches, InputSample, LossRoots, sample_first_input
+from tdbg.probes.validation.hand_cut_batches import HandCutBatches, LossRoots, sample_first_input
 from tdbg.probes.validation.random_draws import RandomDraws
+from tdbg.probes.validation.short_passes import short_passes_of
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import unwrap_module
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
 
 APART_STEPS = 2  # passes closer to each other are part of training: a teacher, a critic, a target
-SHORT_PASSES = 3  # so many in a row, and they are evaluation
 USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said that they are no evaluation
 MAX_ENDED = 4
 MAX_OUTPUTS = 4  # of a call that are followed
@@ -114,7 +114,6 @@ class Validation(EveryUpdate):
         self._pass: Pass | None = None
         self._ended: list[Pass] = []  # they wait for the update: their outputs may still go backward
         self._number = 0
-        self._short = 0  # passes in a row of too few calls to be judged alone, each made for a loss
         self._since_epoch = self.monitor.epoch or 0  # what came before is not known
         self._last_step = -APART_STEPS  # the step after which the last pass came
         self._in_a_row = 0
@@ -122,9 +121,7 @@ class Validation(EveryUpdate):
         self._counts_all = False
         self._has_ended = False
         self._said: set[str] = set()
-        self._trained: InputSample | None = None  # the first batch of training that was seen
-        self._again: InputSample | None = None  # the first input of the short pass before
-        self._refuted: list[Tensor] = []  # whether the input of a later one differs
+        self._short = short_passes_of(self.monitor)
         self._feed: Source = None  # the dataset of the last batch
         self._trained_feed: Source = None
         self._batches = self._own_batches = 0  # since the last update or pass
@@ -137,6 +134,7 @@ class Validation(EveryUpdate):
         super().detach()
 
     def forked(self) -> None:
+        short_passes_of(self.monitor, anew=True)
         self._reset_state()
 
     def history_cleared(self) -> None:
@@ -155,9 +153,9 @@ class Validation(EveryUpdate):
         self._left.record_call(module, graded=call.graded, step=self.monitor.step)
         if call.graded and module.training and not self._is_evaluation_batch():
             self._end_pass()  # training goes on
-            if self._trained is None:
+            if self._short.trained is None:
                 with self.work():
-                    self._trained = sample_first_input(call)
+                    self._short.trained = sample_first_input(call)
             return
         now = self._pass
         if now is not None and call.graded and not now.graded:
@@ -334,22 +332,8 @@ class Validation(EveryUpdate):
         watch, fresh = ended.hand_cut, ended.seen - ended.repeats
         is_short = 0 < fresh < self.threshold("calls") and watch is not None and watch.losses >= fresh
         is_meant = ended.graded or ended.own_batches or ended.train_mode < ended.seen or ended.step < APART_STEPS
-        given = watch.first_input if watch is not None and is_short and not is_meant else None
-        if given is None:
-            self._short, self._again = 0, None
-        elif self._again is None or not _are_comparable(self._again, given):
-            self._short, self._again, self._refuted = 1, given, []
-        else:
-            self._short += 1
-            self._refuted.append((given[1] != self._again[1]).any())
-        self.monitor.wants_pass = 0 < self._short < SHORT_PASSES
-
-    def _count_refutations(self) -> Tensor:
-        """How much speaks against short passes: data that differ from pass to pass, or that are trained on."""
-        refuted = list(self._refuted)
-        if self._again is not None and self._trained is not None and _are_comparable(self._again, self._trained):
-            refuted.append((self._again[1] == self._trained[1]).all())
-        return torch.stack(refuted).sum().float().reshape(1)
+        self._short.add_pass(watch.first_input if watch is not None and is_short and not is_meant else None)
+        self.monitor.inspection.ask_for_pass(wanted=self._short.wants_another)
 
     def _tell_pass(self, ended: Pass, so_far: bool = False) -> None:
         self._number += 1
@@ -385,8 +369,8 @@ class Validation(EveryUpdate):
     def _emit_pass(self, told: EvaluationPass, ended: Pass) -> None:
         """Tell of it, once it is known whether batches that the program cuts itself differ."""
         equal = ended.hand_cut.count_equal_inputs() if self._may_be_hand_cut(ended) and ended.hand_cut else None
-        if equal is not None and self._short >= SHORT_PASSES:
-            equal = equal + self._count_refutations()
+        if equal is not None and self._short.are_enough:
+            equal = equal + self._short.count_refutations()
 
         def emit_pass(values: list[float], record: object) -> None:
             if values[0] == 0:
@@ -403,7 +387,7 @@ class Validation(EveryUpdate):
     def _may_be_hand_cut(self, ended: Pass) -> bool:
         """True if a model that trains made losses in train mode, without a DataLoader and without gradients."""
         bound, watch = self.threshold("calls"), ended.hand_cut
-        is_short = self._short >= SHORT_PASSES
+        is_short = self._short.are_enough
         if watch is None or (ended.batches and not is_short) or ended.graded or ended.step < APART_STEPS:
             return False
         fresh = ended.seen - ended.repeats
@@ -427,10 +411,6 @@ class Validation(EveryUpdate):
         if ended.built >= bound and not ended.used:
             faults.append("graphs")
         return faults
-
-
-def _are_comparable(one: InputSample, other: InputSample) -> bool:
-    return one[0] == other[0] and one[1].device == other[1].device
 
 
 def _add_draws(told: EvaluationPass, ended: Pass) -> None:

@@ -165,7 +165,7 @@ def make_group_schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_sche
     def make_decay(steps: int) -> Callable[[int], float]:
         return lambda step: max(1 - step / steps, 0.0)
 
-    return LambdaLR(optimizer, [make_decay(80), make_decay(5 if FAULTY else 80)])
+    return LambdaLR(optimizer, [make_decay(100), make_decay(5 if FAULTY else 100)])
 
 
 def make_headless_optimizer(model: nn.Module) -> torch.optim.Optimizer:
