@@ -3,6 +3,7 @@
 import os
 
 from tdbg.core.command_spec import Args
+from tdbg.core.urls import PIECES_MARKER
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -10,8 +11,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     A = TypeVar("A", bound=Args)
-
-MARKER = "pieces.json"  # as in tdbg.pages.read.store_pieces
 
 
 def read_from_stores(run: "Callable[[A], int]", wanted: str, *, local: str = "") -> "Callable[[A], int]":
@@ -24,7 +23,7 @@ def read_from_stores(run: "Callable[[A], int]", wanted: str, *, local: str = "")
     def run_on_copies(args: "A") -> int:
         named = getattr(args, "run", None)
         words = [*args.paths, *([named] if named else [])]
-        if not any("://" in word or os.path.isfile(os.path.join(word, MARKER)) for word in words):
+        if not any("://" in word or os.path.isfile(os.path.join(word, PIECES_MARKER)) for word in words):
             return run(args)
         from tdbg.launch.run_copies import RunCopies
 

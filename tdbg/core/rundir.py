@@ -24,7 +24,7 @@ from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.lines import LineWriter
 from tdbg.core.ownership import TRUST
 from tdbg.core.redaction import is_secret_name, redact_env, redact_text
-from tdbg.core.urls import is_url
+from tdbg.core.urls import PIECES_MARKER, is_url
 
 SCHEMA = 1
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -43,7 +43,6 @@ UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose e
 AGENTS = "nodes"  # holds HOST-PID.json for each further `tdbg run` of the same job
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 PRESSURE = "pressure"  # holds HOST-PID.jsonl, what pressed on that host: a sample every few seconds
-PIECES_MARKER = "pieces.json"  # of a run on a store, or a copy of that: its files are in pieces
 ALERTS = "alerts"  # holds HOST-PID.json, what became of `--on-finding` and `--notify` of that agent
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 # The only variables a run directory may hold: launchers', and no secrets.

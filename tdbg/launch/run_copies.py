@@ -18,9 +18,9 @@ from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_messages
 from tdbg.core.redaction import redact_text
-from tdbg.core.rundir import AGENTS, EVENTS, FINDINGS, PIECES_MARKER, STATE_FILE, RunDir, note_copy
+from tdbg.core.rundir import AGENTS, EVENTS, FINDINGS, STATE_FILE, RunDir, note_copy
 from tdbg.core.tables import format_size
-from tdbg.core.urls import Url, is_url, parse_location
+from tdbg.core.urls import PIECES_MARKER, Url, is_url, parse_location
 from tdbg.launch.run_upload import CLAIMS
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.remote_store import Store

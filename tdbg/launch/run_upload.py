@@ -17,7 +17,8 @@ from typing import NamedTuple
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.host import host_name
-from tdbg.core.rundir import PIECES_MARKER, PREFLIGHT_FOLDER
+from tdbg.core.rundir import PREFLIGHT_FOLDER
+from tdbg.core.urls import PIECES_MARKER
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.page_upload import Upload
 from tdbg.pages.read.page_folder import holds_pages

@@ -12,9 +12,9 @@ import msgspec
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_messages
-from tdbg.core.rundir import PIECES_MARKER, STATE_FILE, RunDir, write_json
+from tdbg.core.rundir import STATE_FILE, RunDir, write_json
 from tdbg.core.tables import format_size, safe
-from tdbg.core.urls import Url
+from tdbg.core.urls import PIECES_MARKER, Url
 from tdbg.pages.format.file_format import JOURNAL_NAME, PAGE_NAME
 from tdbg.pages.read.remote_store import Store
 from tdbg.pages.read.store_pieces import Version, is_plain_path
