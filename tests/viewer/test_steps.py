@@ -133,7 +133,8 @@ def test_no_more_than_a_part_of_a_very_long_file_is_looked_through(
     monkeypatch.setattr(os, "pread", lambda fd, length, at: looked.append(length) or pread(fd, length, at))
     (process,) = mixed_run.list_processes()
     read_step_records(process, Wanted(0, 1 << 40, 4, "eval"), Share(1024))
-    assert 0 < sum(looked) < (process.path / "events.jsonl").stat().st_size // 10
+    # 15 or 16 reads of 16 kB, by how many digits the times of this moment have
+    assert 0 < sum(looked) < (process.path / "events.jsonl").stat().st_size // 8
 
 
 @pytest.fixture(scope="module", params=[2_500, 40_000])
