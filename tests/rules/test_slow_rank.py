@@ -193,6 +193,18 @@ def test_on_an_accelerator_a_loader_is_named_where_the_device_runs_out_of_work(m
     assert [found.rank for found in find_slow(run)] == ([1] if is_idle else [])
 
 
+def test_the_time_of_a_loop_is_split_over_its_lines(make_stream):
+    run = play_ranks(make_stream(), lambda step, rank: ("forward", 40.0 * rank))
+    for name, lines in (
+        ("rank0000", [["train.py:9", "main", 0.6], ["net.py:3", "burn", 0.2], ["net.py:4", "burn", 0.1]]),
+        ("rank0001", [["net.py:9", "forward", 0.28], ["net.py:3", "burn", 0.36], ["net.py:4", "burn", 0.35]]),
+    ):
+        run.emit_events(name, make_observation(TrainingLines(lines=lines)))
+    assert (
+        find_slow(run)[0].evidence[0] == "rank 1 is at net.py:4 in burn in 35% of its stack samples, the others in 10%"
+    )
+
+
 def test_the_line_that_only_the_slow_rank_is_at_is_told(make_stream):
     run = play_ranks(make_stream(), lambda step, rank: ("forward", 40.0 * rank))
     for name, lines in (
