@@ -166,8 +166,9 @@ class Recording:
             self._raise_error()
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run_writer, name="tdbg-capture", daemon=True)
-            self._thread.start()
+            writer = threading.Thread(target=self._run_writer, name="tdbg-capture", daemon=True)
+            writer.start()
+            self._thread = writer  # after start(): only a started thread can be joined
         with self._idle:
             self._waiting += 1
         self._jobs.put(job)

@@ -55,8 +55,9 @@ class StackSampler:
         self._since = time.perf_counter()
         if self._thread is None:
             self._target = thread or threading.get_ident()
-            self._thread = threading.Thread(target=self._sample_stacks, name="tdbg-sampler", daemon=True)
-            self._thread.start()
+            sampling = threading.Thread(target=self._sample_stacks, name="tdbg-sampler", daemon=True)
+            sampling.start()
+            self._thread = sampling  # after start(): another thread may stop it, and join only one that has started
 
     def pause(self) -> None:
         """The thread goes on to something else."""

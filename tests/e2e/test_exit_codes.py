@@ -135,7 +135,7 @@ def test_a_command_that_cannot_start(word: str, expected: int, what: str, next_:
 def test_ctrl_c_on_a_terminal_is_one_keyboard_interrupt_and_130() -> None:
     Path("wait.py").write_text(
         "import time\n"
-        "try:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "try:\n    print('ready', flush=True)\n    for _ in range(1200): time.sleep(0.05)\n"
         "except KeyboardInterrupt:\n    print('once', flush=True)\n    time.sleep(0.5)\n    print('undisturbed', flush=True)\n    raise\n"
     )
     elsewhere = "import signal, sys; del signal.sigwaitinfo; from tdbg.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -201,7 +201,9 @@ def test_sigterm_to_tdbg_gives_the_program_time_to_end_its_own_way() -> None:
         "import signal, sys, time\n"
         "def tidy(*_):\n    time.sleep(0.5)\n    print('saved', flush=True)\n    sys.exit(42)\n"
         "signal.signal(signal.SIGTERM, tidy)\n"
-        "print('ready', flush=True)\ntime.sleep(60)\n"
+        "print('ready', flush=True)\n"
+        # Short sleeps: Python hears a signal that comes just before the system call of a sleep only after that sleep.
+        "for _ in range(1200): time.sleep(0.05)\n"
     )
     process = subprocess.Popen([*TDBG, "--", sys.executable, "tidy.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"

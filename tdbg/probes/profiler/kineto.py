@@ -173,8 +173,8 @@ class Press:
         """Begin some other work in such a thread."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=self._run_guarded, args=(work, *what), name="tdbg-traces", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # after start(): only a started thread can be joined
 
     def _run_guarded(self, work: Callable[..., None], *what: Any) -> None:
         self._guard.call_guarded(work, *what)
