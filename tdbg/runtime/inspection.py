@@ -227,8 +227,9 @@ class Inspection:
         self._activate([*self._staying_or_waiting, *coming])
 
     def _end_later_look(self, now: float) -> None:
-        """What it has cost is saved for the next one."""
+        """What it has cost is saved for the next one; what it cost above the share is paid from the allowance's rest."""
         self.is_open = self._is_later = False
+        self._budget.settle_debt(now)
         self._budget.save_up(LATER_SPARE * (self._budget.own_s - self._own_s), now)
         self._activate(self._staying_or_waiting)
 
@@ -286,6 +287,7 @@ class Inspection:
         spent_s = compute_median(one[1] for one in self._reviewed)
         over_s = spent_s - budget.share * step_s
         leaving = self._choose_leaving(over_s, spent_s) if budget.own_s > budget.earned_s(now) else []
+        budget.settle_debt(now)  # steps that are measured are watched whatever was spent: a part of the inspection
         if leaving:
             self._let_go(leaving)
             self._begin_review(self._state.step)

@@ -149,6 +149,23 @@ def test_later_looks_come_at_doubling_steps_and_the_share_pays_for_them(make_pla
     assert len(played.later_steps) == LATER_STEPS * len(begins) or played.inspection.is_open
 
 
+def test_what_a_later_look_overspends_is_paid_from_the_rest_of_the_allowance(make_played: Make) -> None:
+    """So that the share holds in a run that ends before such a debt is earned."""
+    played, ended = make_played(0), 0
+    played.allowance_s, played.step_s, played.jitter, played.looks_s = 5.0, 0.03, 0.0, [0.004]
+    played.inspection.open_inspection(5.0)
+    for _ in range(4000):
+        was_open = played.inspection.is_later_look_open
+        played.budget.charge_fast("glance", 0.9 * played.budget.share * played.step_s)  # made in each step
+        played.take_step()
+        if was_open and not played.inspection.is_later_look_open:
+            ended += 1
+            assert played.budget.inspection_s < played.budget.allowance_s
+            spent_s = played.budget.own_s - played.budget.inspection_s
+            assert spent_s <= played.budget.share * played.now + 1e-9
+    assert ended >= 3
+
+
 def test_steps_that_pay_for_them_are_looked_at_when_they_are_due(make_played: Make) -> None:
     played = make_played(0, 10.0)
     played.step_s, played.jitter, played.looks_s = 0.1, 0.0, [0.001]
