@@ -3,12 +3,10 @@
 Files in pieces come as whole ones. Of a file that is needed at its ends alone, the ends are fetched and the rest is a hole.
 """
 
-import json
 import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,15 +21,13 @@ from tdbg.core.tables import format_size
 from tdbg.core.urls import PIECES_MARKER, Url, is_url, parse_location
 from tdbg.launch.run_upload import CLAIMS
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
-from tdbg.pages.read.remote_store import Store
+from tdbg.pages.read.remote_store import Store, describe_gap
 from tdbg.pages.read.store_pieces import is_plain_path
 
 FETCHED_BYTES = 8 << 20  # larger files are fetched one by one, the others side by side
 BATCH_BYTES = 64 << 20
 HEAD_BYTES, TAIL_BYTES = 64 << 10, 1 << 20  # of a file that is needed at its ends
 ROOM_BYTES = 16 << 20  # that stay free
-MARKER_BYTES = 16 << 10  # at most
-LATEST_T = 1 << 34  # a time that a calendar has
 LOGS = re.compile(r".+_log_rank\d+\.txt(\.\d+)?|records\.jsonl|.+\.log")
 TRACES = re.compile(r".+\.pt\.trace\.json(\.gz)?")
 
@@ -111,7 +107,7 @@ def _copy_run(word: str, out: Path, wanted: Wanted) -> str:
         )
     chosen = {path: size for path, size in sizes.items() if wanted.is_needed(path)}
     _check_room(out, sum(min(size, HEAD_BYTES + TAIL_BYTES) if wanted.ends_alone else size for size in chosen.values()))
-    gap = _describe_gap(store)
+    gap = describe_gap(store)
     if gap:
         print_messages(f"{redact_text(word)}: {gap}")
     batched: set[str] = set()
@@ -124,23 +120,6 @@ def _copy_run(word: str, out: Path, wanted: Wanted) -> str:
     for path in sizes.keys() - chosen.keys() if wanted.names_others else ():
         _write_file(out / path, b"")
     return gap
-
-
-def _describe_gap(store: Store) -> str:
-    """What is missing of a run that was not copied to its end, in words; "" where nothing is known to be."""
-    try:
-        about = json.loads(store.read_range(PIECES_MARKER, 0, MARKER_BYTES))
-    except (TdbgError, FileNotFoundError, ValueError, RecursionError):
-        return ""
-    if not isinstance(about, dict) or about.get("complete") is not False:
-        return ""
-    t, host, path = (about.get(name) for name in ("t", "host", "path"))
-    is_time = isinstance(t, int | float) and 0 <= t < LATEST_T
-    when = f", last written at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(t))}" if is_time else ""
-    where = (
-        f"; the whole run is in {path[:300]} on {host[:100]}" if isinstance(path, str) and isinstance(host, str) else ""
-    )
-    return f"the copy is not complete{when}{where}"
 
 
 def fetch_run(word: str, out: Path) -> int:

@@ -12,11 +12,12 @@ import msgspec
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_messages
-from tdbg.core.rundir import STATE_FILE, RunDir, write_json
+from tdbg.core.redaction import redact_text
+from tdbg.core.rundir import STATE_FILE, RunDir, note_copy, write_json
 from tdbg.core.tables import format_size, safe
 from tdbg.core.urls import PIECES_MARKER, Url
 from tdbg.pages.format.file_format import JOURNAL_NAME, PAGE_NAME
-from tdbg.pages.read.remote_store import Store
+from tdbg.pages.read.remote_store import Store, describe_gap
 from tdbg.pages.read.store_pieces import Version, is_plain_path
 from tdbg.rules.verdict import REPORT_FILE
 from tdbg.viewer.run_library import RunLibrary, UnknownRunError
@@ -54,6 +55,7 @@ class RemoteLibrary(RunLibrary):
         self._opened_t: dict[str, float] = {}
         self._is_single = self._is_loss_reported = False
         self._failed: set[str] = set()  # runs of which it was said
+        self._incomplete: set[str] = set()  # the same
         self._refresh_list()
         if not self._listed:
             self.close()
@@ -170,6 +172,16 @@ class RemoteLibrary(RunLibrary):
             more = f" and {len(left_out) - MAX_NAMED} more" if len(left_out) > MAX_NAMED else ""
             print_messages(f"{safe(name)}: too large to copy, left out: {', '.join(left_out[:MAX_NAMED])}{more}")
         self._copy_files(name, chosen)
+        self._note_gap(name, is_in_pieces=PIECES_MARKER in listed)
+
+    def _note_gap(self, name: str, *, is_in_pieces: bool) -> None:
+        """Have the pages of a run say that it was not copied to its end, and say it once here."""
+        gap = describe_gap(self._store, self._resolve_path(name, "")) if is_in_pieces else ""
+        url = str(self.url if self._is_single else self.url / name)
+        note_copy(self.folder / name, url, gap)
+        if gap and name not in self._incomplete:
+            self._incomplete.add(name)
+            print_messages(f"{safe(redact_text(url))}: {safe(gap)}")
 
     def _remove_old_copies(self) -> None:
         """Keep within `MAX_COPIES_BYTES`. What the list of runs shows stays."""

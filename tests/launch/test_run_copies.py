@@ -291,6 +291,20 @@ def test_a_copy_that_is_not_complete_says_so(
     assert "not complete" not in ask(capfd, "report", URL)[2]
 
 
+def test_pages_of_a_copy_that_is_not_complete_say_so(
+    run: Path, store: type[Counted], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with fill_writer(run / "rank0000" / "pages"):
+        pass
+    upload = RunUpload(run, URL)
+    upload.upload_new_files()
+    code, out, said = ask(capfd, "inspect-pages", "ls", URL)
+    assert code == 0 and out and f"{URL}: the copy is not complete, last written at 20" in said, said
+    upload.upload_new_files(last=True)
+    code, out, said = ask(capfd, "inspect-pages", "ls", URL)
+    assert code == 0 and out and "not complete" not in said, said
+
+
 def test_a_secret_in_a_url_is_not_repeated(run: Path, store: type[Counted], capfd: pytest.CaptureFixture[str]) -> None:
     url = f"{URL}?token=sesame123456"
     assert "sesame" not in "".join(map(str, ask(capfd, "report", url)))

@@ -108,6 +108,24 @@ def test_a_run_in_pieces_is_shown_as_the_run(runs_folder: Path, make_library: Ma
         assert (ours.status_code, ours.text.replace(URL, str(folder))) == (theirs.status_code, theirs.text), path
 
 
+@pytest.mark.usefixtures("store")
+def test_a_run_that_was_not_copied_to_its_end_says_so_until_it_is(
+    runs_folder: Path, make_library: MakeLibrary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(runs_folder / NAMES[0], tmp_path / "train")
+    upload = RunUpload(tmp_path / "train", f"{URL}/train")
+    upload.upload_new_files()
+    library = make_library()
+    for _ in range(2):
+        notes = Client(library).ask("/runs/train/report")["notes"]
+        assert [note for note in notes if note.startswith("the copy is not complete, last written at 20")], notes
+    said = capsys.readouterr().err
+    assert said.count(f"{URL}/train: the copy is not complete") == 1, said
+    upload.upload_new_files(last=True)
+    library._listed_t = float("-inf")
+    assert not any("not complete" in note for note in Client(library).ask("/runs/train/report")["notes"])
+
+
 def test_pages_are_read_by_range(
     runs_folder: Path, store: type[Counted], make_library: MakeLibrary, tmp_path: Path
 ) -> None:

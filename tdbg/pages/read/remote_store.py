@@ -4,7 +4,9 @@ fsspec is loaded here and nowhere else, and this file only where a URL is given.
 """
 
 import contextlib
+import json
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.redaction import redact_text
-from tdbg.core.urls import Url, check_url
+from tdbg.core.urls import PIECES_MARKER, Url, check_url
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.page_folder import DEPTH, Folder, holds_pages
 from tdbg.pages.read.store_pieces import FOLDER, PieceFile, Version, find_piece_files, is_piece, name_piece
@@ -26,6 +28,8 @@ PART_BYTES = 8 << 20  # of a piece, at most so much is held in memory
 PIECE_BYTES = 8 << 20  # of a growing file, at most so much is copied at a time
 DAMAGED = "the copy is damaged; read the run directory on the machine of the run"
 GROWTH_BYTES = 64 << 10  # by which a small file may have grown since it was listed
+MARKER_BYTES = 16 << 10  # at most
+LATEST_T = 1 << 34  # a time that a calendar has
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 # Where a file appears when all of it has come; elsewhere it is given its name afterwards.
 WHOLE = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "http", "https"))
@@ -301,6 +305,26 @@ def legacy_pages(url: Url) -> list[str]:
     if pickle_pages.PAGE.fullmatch(url.name):
         return [""]
     return [path for path in store.list_files() if pickle_pages.is_place_of_page(path.split("/"))]
+
+
+def describe_gap(store: Store, folder: str = "") -> str:
+    """What is missing of a run that was not copied to its end, in words; "" where nothing is known to be.
+
+    folder: of the run, with its slash. Cost: one request.
+    """
+    try:
+        about = json.loads(store.read_range(f"{folder}{PIECES_MARKER}", 0, MARKER_BYTES))
+    except (TdbgError, FileNotFoundError, ValueError, RecursionError):
+        return ""
+    if not isinstance(about, dict) or about.get("complete") is not False:
+        return ""
+    t, host, path = (about.get(name) for name in ("t", "host", "path"))
+    is_time = isinstance(t, int | float) and 0 <= t < LATEST_T
+    when = f", last written at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(t))}" if is_time else ""
+    where = (
+        f"; the whole run is in {path[:300]} on {host[:100]}" if isinstance(path, str) and isinstance(host, str) else ""
+    )
+    return f"the copy is not complete{when}{where}"
 
 
 @contextlib.contextmanager

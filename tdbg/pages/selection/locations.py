@@ -109,9 +109,26 @@ def open_pages(paths: "Sequence[str]") -> "PageSet":
 
     where = resolve_place(paths)
     try:
-        return PageSet.open(where)
+        found = PageSet.open(where)
     except NoPagesError as error:
         raise _of_another_tool(where) or error from None
+    _say_gap(where)
+    return found
+
+
+def _say_gap(where: str) -> None:
+    """Say that a run on a store was not copied to its end: pages may be missing."""
+    from tdbg.core.output import print_messages
+    from tdbg.core.redaction import redact_text
+    from tdbg.core.urls import PIECES_MARKER, Url, parse_location
+
+    place = parse_location(where)
+    if isinstance(place, Url) or (place / PIECES_MARKER).is_file():
+        from tdbg.pages.read.remote_store import Store, describe_gap
+
+        gap = describe_gap(Store(str(place) if isinstance(place, Url) else f"file://{place.absolute()}"))
+        if gap:
+            print_messages(f"{redact_text(where)}: {gap}")
 
 
 def _of_another_tool(where: str) -> TdbgError | None:
