@@ -115,9 +115,9 @@ def _to_time(value: object) -> float:
 
 def load_parts(paths: Sequence[str]) -> list[Part]:
     """The parts, that of the lowest rank first. Raises TdbgError for what cannot be joined."""
-    if len(paths) < 2:
-        raise TdbgError("tdbg join needs at least two run directories", "name one for each host: tdbg join A B -o OUT")
     parts = [_load_part(path) for path in paths]
+    if len(parts) < 2:
+        raise TdbgError("tdbg join needs at least two run directories", "name one for each host: tdbg join A B -o OUT")
     _check_distinct(parts)
     parts.sort(key=lambda part: (part.ranks[0], part.begin_t))
     for other in parts[1:]:

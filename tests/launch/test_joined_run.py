@@ -364,6 +364,7 @@ def test_what_is_no_run(hosts: Hosts, refuse: Refuse) -> None:
     refuse("is not a run directory", hosts.names[0], str(hosts.folder / "b"))
     refuse("there is no run directory", hosts.names[0], str(hosts.folder / "none"))
     refuse("needs at least two", hosts.names[0])
+    refuse("there is no run directory nowhere", "nowhere")
     (hosts.folder / "b" / "run.json").write_text('{"schema": 1, "comm')
     refuse("cannot read", hosts.names[0], str(hosts.folder / "b"))
     (hosts.folder / "b" / "run.json").write_text('{"end": 1}')
