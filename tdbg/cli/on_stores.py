@@ -3,7 +3,7 @@
 import os
 
 from tdbg.core.command_spec import Args
-from tdbg.core.urls import PIECES_MARKER
+from tdbg.core.run_files import PIECES_MARKER
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:

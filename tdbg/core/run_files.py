@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PRIVATE_FOLDER, SHARED_FOLDER = 0o700, 0o755
 STATE_FILE = "run.json"
+PIECES_MARKER = "pieces.json"  # of a run on a store, or a copy of that: its files are in pieces
 _DEEP = 5  # RUN/rank0000/attempt1/pages/epoch_3
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # what systems say of a link that is not to be followed

@@ -24,7 +24,7 @@ from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.lines import LineWriter
 from tdbg.core.ownership import TRUST
 from tdbg.core.redaction import is_secret_name, redact_env, redact_text
-from tdbg.core.urls import PIECES_MARKER, is_url
+from tdbg.core.urls import is_url
 
 SCHEMA = 1
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -263,7 +263,7 @@ class RunDir:
         for candidate in (given, Path(RUNS) / given):
             for folder in (candidate, *candidate.parents[:3]):
                 if (folder / STATE_FILE).is_file():
-                    if (folder / PIECES_MARKER).is_file():
+                    if (folder / run_files.PIECES_MARKER).is_file():
                         raise _make_store_error(f"the files of {folder} are in pieces")
                     return cls(folder)
         named = sorted(Path(RUNS).glob(f"*-{glob.escape(given.name)}/{STATE_FILE}")) if given.name == str(where) else []

@@ -8,7 +8,6 @@ from tdbg.core.lazy_pattern import lazy_pattern
 
 _SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOCAL = ("file", "local")
-PIECES_MARKER = "pieces.json"  # of a run on a store, or a copy of that: its files are in pieces
 MAX_HOST, MAX_LABEL = 253, 63  # of a name in DNS
 _WEBHOOK = lazy_pattern(
     r"(?i)https?://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9._-]*[a-z0-9.])?)(?::(?P<port>[0-9]{1,5}))?(?:[/?][!-~]*)?"

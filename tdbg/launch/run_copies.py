@@ -18,7 +18,7 @@ from tdbg.core.output import print_messages
 from tdbg.core.redaction import redact_text
 from tdbg.core.rundir import AGENTS, EVENTS, FINDINGS, STATE_FILE, RunDir, note_copy
 from tdbg.core.tables import format_size
-from tdbg.core.urls import PIECES_MARKER, Url, is_url, parse_location
+from tdbg.core.urls import Url, is_url, parse_location
 from tdbg.launch.run_upload import CLAIMS
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.remote_store import Store, describe_gap
@@ -76,7 +76,7 @@ WANTED = {
 def is_on_store(word: str) -> bool:
     """True for a URL, and for a folder that holds a run in pieces."""
     place = parse_location(word)
-    return isinstance(place, Url) or os.path.isfile(place / PIECES_MARKER)
+    return isinstance(place, Url) or os.path.isfile(place / run_files.PIECES_MARKER)
 
 
 def copy_run(word: str, out: Path, wanted: Wanted) -> str:
@@ -98,7 +98,7 @@ def _copy_run(word: str, out: Path, wanted: Wanted) -> str:
     sizes = {
         path: size
         for path, size in store.list_files().items()
-        if is_plain_path(path) and not path.startswith(f"{CLAIMS}/") and path != PIECES_MARKER
+        if is_plain_path(path) and not path.startswith(f"{CLAIMS}/") and path != run_files.PIECES_MARKER
     }
     if STATE_FILE not in sizes:
         store.check_access()

@@ -18,7 +18,6 @@ from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.host import host_name
 from tdbg.core.rundir import PREFLIGHT_FOLDER
-from tdbg.core.urls import PIECES_MARKER
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.page_upload import Upload
 from tdbg.pages.read.page_folder import holds_pages
@@ -223,7 +222,7 @@ class RunUpload:
     def _write_marker(self, last: bool) -> None:
         about = {"schema": SCHEMA, "t": round(time.time(), 3), "complete": last}
         where = {"host": host_name(), "path": str(self.run)}
-        self.store.put_file(PIECES_MARKER, (json.dumps(about | where) + "\n").encode())
+        self.store.put_file(run_files.PIECES_MARKER, (json.dumps(about | where) + "\n").encode())
 
 
 def _is_copied(name: str) -> bool:

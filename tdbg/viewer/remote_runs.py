@@ -13,9 +13,10 @@ import msgspec
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_messages
 from tdbg.core.redaction import redact_text
+from tdbg.core.run_files import PIECES_MARKER
 from tdbg.core.rundir import STATE_FILE, RunDir, note_copy, write_json
 from tdbg.core.tables import format_size, safe
-from tdbg.core.urls import PIECES_MARKER, Url
+from tdbg.core.urls import Url
 from tdbg.pages.format.file_format import JOURNAL_NAME, PAGE_NAME
 from tdbg.pages.read.remote_store import Store, describe_gap
 from tdbg.pages.read.store_pieces import Version, is_plain_path

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.urls import PIECES_MARKER, Url, parse_location
+from tdbg.core.run_files import PIECES_MARKER
+from tdbg.core.urls import Url, parse_location
 from tdbg.pages.format import manifest
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.datapoint import Datapoint, Tensor

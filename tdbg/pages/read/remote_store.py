@@ -14,7 +14,8 @@ from typing import Any
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.redaction import redact_text
-from tdbg.core.urls import PIECES_MARKER, Url, check_url
+from tdbg.core.run_files import PIECES_MARKER
+from tdbg.core.urls import Url, check_url
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.page_folder import DEPTH, Folder, holds_pages
 from tdbg.pages.read.store_pieces import FOLDER, PieceFile, Version, find_piece_files, is_piece, name_piece

@@ -120,7 +120,8 @@ def _say_gap(where: str) -> None:
     """Say that a run on a store was not copied to its end: pages may be missing."""
     from tdbg.core.output import print_messages
     from tdbg.core.redaction import redact_text
-    from tdbg.core.urls import PIECES_MARKER, Url, parse_location
+    from tdbg.core.run_files import PIECES_MARKER
+    from tdbg.core.urls import Url, parse_location
 
     place = parse_location(where)
     if isinstance(place, Url) or (place / PIECES_MARKER).is_file():
