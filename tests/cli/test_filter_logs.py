@@ -133,6 +133,7 @@ def test_it_loads_nothing_heavy(log_file: Path) -> None:
         "wandb",
         "typer",
         "dataclasses",
+        "pathlib",
         "msgspec",
         "tdbg.cli.parser",
     }
