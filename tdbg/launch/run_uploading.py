@@ -2,11 +2,11 @@
 
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tdbg.core import run_files
 from tdbg.core.capture import Epochs
@@ -19,8 +19,9 @@ from tdbg.core.redaction import redact_text
 from tdbg.core.rundir import STATE_FILE, RunDir
 from tdbg.core.tables import format_count
 from tdbg.core.urls import is_url
-from tdbg.launch.run_upload import PlaceTakenError, RunUpload, claim_place
-from tdbg.launch.store_claim import try_claim
+
+if TYPE_CHECKING:
+    from tdbg.launch.run_upload import RunUpload
 
 CLAIM_FILE = ".store-claim"  # in the run directory: by which a restarted job finds its own place again
 UNFIT = {"http": "can be read, not written", "https": "can be read, not written", "memory": "ends with this process"}
@@ -63,6 +64,8 @@ class StorePlace:
         Raises TdbgError where another run lies there, or nothing can be written; the new run directory is then removed,
         and by Ctrl-C too.
         """
+        from tdbg.launch.store_claim import try_claim
+
         place = cls(settings.run_dir, f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}")
         kept = _read_claim(run)
         if kept.get("url") == place.url and kept.get("token"):
@@ -93,6 +96,8 @@ def _read_claim(run: RunDir) -> dict[str, object]:
 
 def _remove_new_run(run: RunDir) -> None:
     """Leave nothing of a run that was refused, if it is as new as it was made."""
+    import shutil
+
     if os.listdir(run.path) == [STATE_FILE]:
         shutil.rmtree(run.path, ignore_errors=True)
 
@@ -176,6 +181,8 @@ class RunUploading:
                 self._attempt_action(lambda: self._carry_out_round(last=True))
 
     def _carry_out_round(self, *, last: bool) -> None:
+        from tdbg.launch.run_upload import PlaceTakenError, RunUpload, claim_place
+
         upload = self._upload
         if upload is None:  # not before: a library may need the network to be made
             upload = self._upload = RunUpload(self._run.path, self._place.url, stays=self._is_kept_folder)

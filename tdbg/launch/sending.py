@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from typing import IO, Any
@@ -37,6 +36,8 @@ CHECKER = f"{_ENDS_ITSELF}from tdbg.launch.sending import reply_to_check; reply_
 
 def check_packages(names: Sequence[str]) -> None:
     """TdbgError if a sink, which a process of this environment writes at the end, cannot be opened for a run."""
+    if not names:
+        return
     from tdbg.launch.run_sinks import find_sink, is_sink_name
     from tdbg.metrics.sinks import SINKS
 
@@ -50,6 +51,8 @@ def check_packages(names: Sequence[str]) -> None:
 def _check_apart(name: str) -> None:
     """Look up a sink of another package in a process of its own: to import it may do anything, and take any time."""
     hint = f"repair its package, or leave out --to {name}"
+    import tempfile
+
     with tempfile.TemporaryFile() as replied:
         words = [sys.executable, "-P", "-c", CHECKER, str(int(LIMIT_S)), name]
         process = subprocess.Popen(
@@ -165,6 +168,8 @@ class Sender:
     """A process that writes one sink: ``tdbg report RUN --to NAME``, in a session of its own."""
 
     def __init__(self, run: RunDir, name: str, quiet: bool) -> None:
+        import tempfile
+
         self.run, self.name, self._quiet = run, name, quiet
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         self._process = subprocess.Popen(

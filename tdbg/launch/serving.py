@@ -5,13 +5,10 @@ It is `tdbg view` of that one run, outside of the run's environment: whatever br
 
 import contextlib
 import functools
-import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 
@@ -31,6 +28,9 @@ def check_serving(port: int, *, replace: bool) -> None:
     """Everything that can be refused before the run begins. Raises TdbgError."""
     if replace:
         raise TdbgError("--serve needs tdbg to stay running, and --exec replaces it", "leave out --exec or --serve")
+    import importlib.util
+    import socket
+
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise TdbgError(f"--serve needs {package}", "install the extra: pip install 'tdbg[view]'")
@@ -67,6 +67,8 @@ class RunViewer:
     """The process. It is made before any thread, and while signals still reach what is started."""
 
     def __init__(self, run: RunDir, port: int) -> None:
+        import tempfile
+
         self._stopped = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(

@@ -16,7 +16,7 @@ from tdbg import cli
 from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RunDir
-from tdbg.launch import run_uploading, store_claim
+from tdbg.launch import run_upload, run_uploading, store_claim
 from tdbg.launch.run_copies import fetch_run
 from tdbg.launch.run_upload import PlaceTakenError, RunUpload, claim_place
 from tdbg.launch.run_uploading import RunUploading, StorePlace
@@ -260,7 +260,7 @@ def test_ctrl_c_before_the_start_leaves_no_run(run: RunDir, monkeypatch: pytest.
     def interrupt(url: str, token: str) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_uploading, "try_claim", interrupt)
+    monkeypatch.setattr(store_claim, "try_claim", interrupt)
     with pytest.raises(KeyboardInterrupt):
         StorePlace.claim(run, Settings(run_dir=URL))
     assert not run.path.exists()
@@ -313,7 +313,7 @@ def test_a_library_that_cannot_be_made_at_first_is_tried_again(run: RunDir, monk
             raise error
         return RunUpload(*words, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run_uploading, "RunUpload", make_upload)
+    monkeypatch.setattr(run_upload, "RunUpload", make_upload)
     uploading = start_uploading(run)
     wait_until(lambda: "/store/run/run.json" in Counted.store)
     uploading.finish_upload()
