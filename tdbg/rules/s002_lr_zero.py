@@ -1,6 +1,6 @@
 """TD-S002: training with a learning rate of zero, or below."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from tdbg.core.events import Event, Finding, Observation, Step
@@ -9,7 +9,7 @@ from tdbg.core.observations.optimizer import NO_RATE, ParameterGroups
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
-from tdbg.rules._parameter_groups import KnownGroups, format_groups, format_members
+from tdbg.rules._parameter_groups import KnownGroups, format_groups, format_members, get_group
 from tdbg.rules.text import format_figure
 from tdbg.rules.view import View, to_finite
 
@@ -41,9 +41,9 @@ class LearningRateZero(PerProcessRule[_State]):
     """Says when the learning rate of every group is zero or practically zero, or one is negative.
 
     What it does: Reports the 20th step in a row whose rates are all zero, or the last of more steps whose rates are
-    all below 1e-10 of the highest rate so far, or at once a rate that is negative. It names the group of that
-    one, and its parameters if they are on record (flag OPTIMIZER, or the opening inspection). A rate of zero in
-    one group while another group learns is reported by TD-S010.
+    all below 1e-10 of the highest rate so far, or at once a rate that is negative. It names the optimizer, or the
+    group of the negative rate, with the first of its parameters if they are on record (flag OPTIMIZER, or the
+    opening inspection). A rate of zero in one group while another group learns is reported by TD-S010.
 
     Why it matters: Nothing is learned, and nothing fails: a scheduler that ran out before the training did, or
     one that starts at zero and is stepped once an epoch, wastes whole epochs in silence. So does a factor for an
@@ -108,7 +108,6 @@ class LearningRateZero(PerProcessRule[_State]):
         rates = [to_finite(value) for value in event.lr]
         negative = [index for index, rate in enumerate(rates) if rate is not None and rate < limit]
         known = state.known.find_groups(state.first_rates)
-        members = format_members(known, negative)
         figures = format_figure([rates[index] for index in negative])
         place = f" of {format_groups(known, negative)}" if len(rates) > 1 else ""
         state.said = True
@@ -120,7 +119,7 @@ class LearningRateZero(PerProcessRule[_State]):
             phase="optimizer",
             evidence=[
                 f"highest rate before: {format_figure(state.highest)}",
-                *([f"parameters: {members}"] if members else []),
+                *_list_members(known, negative),
             ],
             cause="the schedule's formula, or a multiplier of the rate, went below zero",
             try_next="find what set the rate: the scheduler beyond its last step, or a sign in the configuration",
@@ -131,12 +130,17 @@ class LearningRateZero(PerProcessRule[_State]):
         state.said = True
         rate = f"below {NO_RATE:g} of its highest" if state.largest else "0"
         steps = format_count(_count_wanted(state), "step")
+        known = state.known.find_groups(state.first_rates)
         return self.make_finding(
             f"the learning rate has been {rate} for {steps}, since step {state.since}, {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"highest rate before: {format_figure(state.highest)}", *_format_largest(state)],
+            evidence=[
+                f"highest rate before: {format_figure(state.highest)}",
+                *_format_largest(state),
+                *_list_members(known, range(len(state.first_rates))),
+            ],
             cause=CAUSES[state.largest > 0],
             try_next="compare the scheduler's number of steps with the real one",
             grade=Evidence.LOCAL.grade_word,
@@ -146,6 +150,16 @@ class LearningRateZero(PerProcessRule[_State]):
 def _count_wanted(state: _State) -> int:
     """So many steps in a row: a schedule that falls steeply to 0 is next to it for the last few hundredths of the run."""
     return max(ZERO_STEPS, state.since // STEEP_PART) if state.largest else ZERO_STEPS
+
+
+def _list_members(known: ParameterGroups | None, indices: Sequence[int]) -> list[str]:
+    """Which parameters the optimizer changes by these rates, if that is on record."""
+    members = format_members(known, indices)
+    if known is None or not members:
+        return []
+    listed = sum(get_group(known, index) is not None for index in indices)
+    part = f"the first {listed} groups of " if listed < len(indices) else ""
+    return [f"parameters of {part}{known.optimizer}: {members}"]
 
 
 def _format_largest(state: _State) -> list[str]:

@@ -181,7 +181,21 @@ def test_a_group_with_a_negative_rate_is_named(one_rank: tuple[Stream, str], cou
     of_which = " of AdamW" if named else ""
     assert (finding.code, finding.severity, finding.first_step, finding.grade) == ("TD-S002", "error", 31, "local")
     assert finding.title.startswith(f"the learning rate of group {where}{of_which} is negative: -0.001, rank 0")
-    assert (f"parameters: layer{where}.a, layer{where}.b, layer{where}.c and 2 more" in finding.evidence) == named
+    members = f"parameters of AdamW: layer{where}.a, layer{where}.b, layer{where}.c and 2 more"
+    assert (members in finding.evidence) == named
+
+
+@pytest.mark.parametrize("count", [1, *GROUPS])
+@pytest.mark.parametrize("named", [True, False])
+def test_the_parameters_of_an_optimizer_without_a_rate_are_named(
+    one_rank: tuple[Stream, str], count: int, named: bool
+) -> None:
+    run, rank = one_rank
+    emit_run(run, rank, lambda step, group: 1e-3 * (step < 50), count, named=named)
+    finding = next(one for one in find_all(run) if one.code == "TD-S002")
+    part, more = "the first 8 groups of " if count > 8 else "", 5 * min(count, 8) - 3
+    members = f"parameters of {part}AdamW: layer0.a, layer0.b, layer0.c and {more} more"
+    assert (finding.first_step, members in finding.evidence) == (50, named), finding.evidence
 
 
 def test_a_group_that_is_not_listed_was_frozen_with_the_others(one_rank: tuple[Stream, str]) -> None:
