@@ -105,7 +105,10 @@ class CurvesAnswer(TypedDict):
 
 
 class TraceSummary(TypedDict):
-    """What is in a trace. Times are in nanoseconds since ``base_us``. parts: shares of a step."""
+    """What is in a trace. Times are in nanoseconds since ``base_us``. parts: shares of a step.
+
+    left_out: for each table that is cut, how many rows there are besides.
+    """
 
     path: str
     rank: int | None
@@ -141,6 +144,7 @@ class TraceSummary(TypedDict):
     parts: dict[str, Number]
     flops_per_step: Number
     border_steps: list[int | None]
+    left_out: NotRequired[dict[str, int]]
 
 
 class ComparedRank(TypedDict):

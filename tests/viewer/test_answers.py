@@ -187,6 +187,26 @@ def test_the_page_of_traces_is_that_of_the_file(client: Client, runs_folder: Pat
     assert client.ask("/runs/single/traces/page")["traces"] == []
 
 
+def test_tables_of_a_trace_are_cut_to_the_rows_that_took_longest(
+    client: Client, runs_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", "show", str(runs_folder / "profiled"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["data"]["traces"]
+    whole = client.ask("/runs/profiled/traces")["traces"]
+    assert all(one.pop("left_out") == {} for one in whole)
+    assert whole == printed
+    for few, one in zip(client.ask("/runs/profiled/traces", rows=2)["traces"], whole, strict=True):
+        longest = sorted(one["operators"], key=lambda row: -row["total"])[:2]
+        assert len(one["operators"]) > 2 and few["left_out"]["operators"] == len(one["operators"]) - 2
+        assert sorted(row["total"] for row in few["operators"]) == sorted(row["total"] for row in longest)
+        assert [row for row in one["operators"] if row in few["operators"]] == few["operators"]
+        assert {name: few[name] for name in ("steps", "memory", "verdict")} == {
+            name: one[name] for name in ("steps", "memory", "verdict")
+        }
+    for rows in (-5, 0, 10**12):
+        assert client.ask("/runs/profiled/traces", rows=rows)["traces"]
+
+
 def test_a_trace_that_is_not_there_is_not_sent(client: Client) -> None:
     for run, query in (("profiled", {"rank": 7}), ("profiled", {"rank": 0, "window": 9}), ("single", {"rank": 0})):
         assert client.get(f"/api/v1/runs/{run}/traces/file", params=query).status_code == 404

@@ -20,6 +20,7 @@ from tdbg.viewer.series_answers import CallTrees, TracePage, TraceSpans, TraceSu
 from tdbg.viewer.trace_indexes import Reading
 
 MAX_SPANS = 10_000
+MAX_ROWS = 100_000
 NO_TRACES: dict[str, Any] = {"times": "ns", "traces": []}
 
 
@@ -29,6 +30,12 @@ class TraceQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ranks: str = ""
     windows: Literal["last", "all"] = "last"
     file: str = ""
+
+
+class SummaryQuery(TraceQuery, kw_only=True, forbid_unknown_fields=True):
+    """rows: of each table at most so many, those of the longest total time; left_out counts the others."""
+
+    rows: int = 1_000
 
 
 class FlameQuery(TraceQuery, kw_only=True, forbid_unknown_fields=True):
@@ -62,13 +69,13 @@ class NoTraceError(NotFoundError):
 
 
 @route("GET", f"{API}/runs/{{run}}/traces", answers=TraceSummaries)
-def show_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
+def show_traces(served: Served, run: str, query: SummaryQuery) -> dict[str, Any]:
     """Steps, parts, operators and memory of each trace, as `tdbg trace show --json`; none of a run that was not profiled."""
     found = _select(served, run, query)
     reading = served.traces.follow_reading(found)
     if reading is not None or not found:
         return {**NO_TRACES, "ranks": None, "ranks_left_out": [], **_tell(reading)}
-    return describe_summaries(_load(served, found))
+    return describe_summaries(_load(served, found), rows=min(max(query.rows, 1), MAX_ROWS))
 
 
 @route("GET", f"{API}/runs/{{run}}/traces/flame", answers=CallTrees)
