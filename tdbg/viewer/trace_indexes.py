@@ -7,6 +7,7 @@ each, and writes TARGET.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ from tdbg.core.tables import format_count, format_size
 from tdbg.core.user_cache import find_cache_home, make_own_folder, remove_old_files
 from tdbg.traces import summary as summaries
 from tdbg.traces.analyze.summary_cache import find_cached
-from tdbg.traces.parse.chunks import GZIP
+from tdbg.traces.parse.chunks import GZIP, Blocks
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 from tdbg.viewer.encoding import encode_json
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tdbg.traces.parse.event_stream import Event
 
 LARGE_BYTES, LARGE_PACKED_BYTES = 8 << 20, 1 << 20  # what is larger takes longer than somebody waits
+UNPACKED_BYTES = 32 << 20  # so does a packed one, however small, out of which more comes
 KEPT_S = 30 * 86_400.0
 MOST_KEPT_BYTES = 4 << 30  # of all files
 MAX_SUMMARIES = 8  # in memory: one takes some MB
@@ -275,7 +277,21 @@ def _read_key(one: TraceFile) -> Key | None:
 
 
 def _is_large(one: TraceFile, key: Key) -> bool:
-    return int(key[3]) >= (LARGE_PACKED_BYTES if _is_packed(one.path) else LARGE_BYTES)
+    if not _is_packed(one.path):
+        return int(key[3]) >= LARGE_BYTES
+    return int(key[3]) >= LARGE_PACKED_BYTES or _unpacks_to_much(one.path, key)
+
+
+@functools.lru_cache(maxsize=1024)
+def _unpacks_to_much(path: Path, key: Key) -> bool:
+    """True if more than `UNPACKED_BYTES` come out of a packed trace. Cost: at most 0.1 s, once for each state of it."""
+    size = 0
+    with contextlib.suppress(TdbgError):
+        for block in Blocks(path):
+            size += len(block)
+            if size > UNPACKED_BYTES:
+                return True
+    return False
 
 
 def _is_packed(trace: Path) -> bool:

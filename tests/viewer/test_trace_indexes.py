@@ -352,6 +352,22 @@ def test_what_is_packed_is_told_by_its_content(
     assert key is not None and trace_indexes._is_large(one, key) is packs
 
 
+@pytest.mark.parametrize(("mb", "is_large"), [(33, True), (31, False)])
+def test_what_unpacks_to_much_is_large_however_small_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mb: int, is_large: bool
+) -> None:
+    """Else a file of 1 MB that unpacks to 1 GB would be read in the server."""
+    monkeypatch.setattr(trace_indexes, "LARGE_PACKED_BYTES", 1 << 20)
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (mb << 20) + b"]}"))
+    one = TraceFile(path, 0)
+    key = trace_indexes._read_key(one)
+    assert key is not None and int(key[3]) < 1 << 20
+    assert trace_indexes._is_large(one, key) is is_large
+    path.write_bytes(path.read_bytes()[:-100])  # damaged: what is there counts
+    assert trace_indexes._is_large(one, trace_indexes._read_key(one) or key) is is_large
+
+
 def enlarge_trace(trace: Path, count: int) -> Path:
     """The events of a trace so many times, one after the other, not compressed, in its place."""
     data = json.loads(gzip.decompress(trace.read_bytes()))
