@@ -388,9 +388,15 @@ def check_buttons(shown: Page) -> None:
     shown.get_by_role("button", name="Zoom out").focus()
     shown.keyboard.press("Enter")
     expect(shown).to_have_url(re.compile(r"from_ms=0\.75&to_ms=1\.75"))
-    shown.get_by_role("button", name="Later").press("Enter")
+    later = shown.get_by_role("button", name="Later")
+    later.press("Enter")
     expect(shown).to_have_url(re.compile(r"from_ms=1\.25&to_ms=2\.25"))
     expect(note).to_contain_text("from 1.25 to 2.25 ms")
+    shown.evaluate(
+        "for (const one of document.querySelectorAll('.tools button')) if (one.textContent === 'Earlier') one.click(), one.click()"
+    )
+    expect(shown).to_have_url(re.compile(r"from_ms=0\.25&to_ms=1\.25"))  # the second before the first was drawn
+    expect(note).to_contain_text("from 0.25 to 1.25 ms")
     kept = shown.inner_text("#timeline-note")
     shown.reload()
     expect(note).to_have_text(kept)

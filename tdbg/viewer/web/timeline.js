@@ -16,7 +16,7 @@ export function addTimeline(section, {base, ask}) {
   const tools = appendElement("div", undefined, section, "tools"), note = appendElement("p", ASKING, section, "note"), graph = appendElement("div", undefined, section, "graph");
   graph.id = "timeline", note.id = "timeline-note", note.setAttribute("role", "status");
   graph.style.height = HEIGHT_PX + "px", note.style.minHeight = "3em";  // nothing below moves when spans come
-  let wanted = 0, trace = null, timer = 0, shown = null, sought;
+  let wanted = 0, trace = null, timer = 0, shown = null, view = null, sought;  // view: the part that was asked for last, drawn or not
   for (const [text, shift, scale] of MOVES) {
     const button = appendElement("button", text, tools);
     button.type = "button";
@@ -42,19 +42,20 @@ export function addTimeline(section, {base, ask}) {
 
   function move(shift, scale) {
     if (!shown) return;
-    const half = (shown.to_ms - shown.from_ms) / 2, middle = shown.from_ms + half + shift * half, reach = Math.max(scale * half, LEAST_MS / 2);
+    const half = (view.to_ms - view.from_ms) / 2, middle = view.from_ms + half + shift * half, reach = Math.max(scale * half, LEAST_MS / 2);
     zoom(scale === Infinity || scale > 1 && 2 * reach >= shown.whole_ms ? null : [middle - reach, middle + reach]);
   }
 
   function zoom(range) {
     const [from_ms, to_ms] = (range || ["", ""]).map(ms => ms === "" ? "" : String(Number(ms.toPrecision(12))));
     keepInAddress({from_ms, to_ms});
+    if (shown) view = range ? {from_ms: range[0], to_ms: range[1]} : {from_ms: 0, to_ms: shown.whole_ms};
     load(range);
   }
 
   function draw(found) {
     const tops = stackLanes(found), length = found.to_ms - found.from_ms || 1;
-    shown = found;
+    shown = view = found;
     note.textContent = describeStep(found, sought) + describeSpans(found);
     if (!window.Plotly) return;
     const label = one => {  // as much of the name as the bar has room for
@@ -86,7 +87,7 @@ export function addTimeline(section, {base, ask}) {
 
   return {
     show(one, range, step) {
-      trace = one, shown = null, note.textContent = ASKING;
+      trace = one, shown = view = null, note.textContent = ASKING;
       load(range, step);
     },
     redraw() {
