@@ -56,6 +56,15 @@ def open_own(path: Path) -> "IO[bytes]":
         return os.fdopen(handle, "rb")
 
 
+def read_own(path: Path, limit: int) -> bytes:
+    """All of a kept file; OSError as `open_own`, and for one of more than ``limit`` bytes."""
+    with open_own(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, "it is too large", os.fspath(path))
+    return data
+
+
 def remove_old_files(paths: "Iterable[Path]", kept_s: float, most_bytes: int) -> None:
     """Remove what was not used for so long; of the others those used longest ago, until the rest has so many bytes.
 

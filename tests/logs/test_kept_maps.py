@@ -120,3 +120,25 @@ def test_what_is_old_is_removed(program_tree: Path) -> None:
     kept.forget_old_maps()
     assert set(cache_folder().iterdir()) == kept_before - {min(kept_before)}
     assert [path.name for path in other.iterdir()] == ["notes.txt"]
+
+
+def test_what_another_user_could_write_is_not_used(program_tree: Path, parsed_roots: list[str]) -> None:
+    """In a shared cache folder somebody else would choose which lines are taken to be guarded by which flag."""
+    made = _load_maps(program_tree)
+    (path,) = cache_folder().glob("tree-*.json")
+    text = path.read_text().replace("AMP", "LOSS")
+    path.write_text(text)
+    assert _load_maps(program_tree)["a.py"][0] == {3: frozenset({"LOSS"})}  # one's own is
+    path.chmod(0o666)
+    assert _load_maps(program_tree) == made
+    path.unlink()
+    elsewhere = path.parents[2] / "elsewhere.json"
+    elsewhere.write_text(text)
+    path.symlink_to(elsewhere)
+    assert _load_maps(program_tree) == made and elsewhere.read_text() == text
+    path.unlink(missing_ok=True)
+    cache_folder().chmod(0o777)
+    before = set(cache_folder().iterdir())
+    assert _load_maps(program_tree) == made and set(cache_folder().iterdir()) == before
+    with kept.take_turn(str(program_tree), CHECKERS) as is_ours:
+        assert is_ours and set(cache_folder().iterdir()) == before

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tdbg.core.files import parse_json, read_small_file
+from tdbg.core.files import parse_json
+from tdbg.core.user_cache import make_own_folder, read_own
 from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.guards.program_files import cache_folder, files_below, maps_below, replace_kept
 from tdbg.version import __version__
@@ -71,8 +72,10 @@ def take_turn(root: str, checkers: Sequence[str]) -> Iterator[bool]:
     import fcntl
 
     path = _name_kept(root, checkers, "lock")
+    if not make_own_folder(path.parent):
+        yield True
+        return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         yield True
@@ -127,7 +130,7 @@ def _encode_maps(maps: Mapping[str, GuardMap]) -> dict[str, object]:
 def _load_maps(path: str, stamps: Mapping[str, Stamp]) -> dict[str, GuardMap] | None:
     """What was kept, unless a file has changed since; None also for what cannot be read."""
     try:
-        held = parse_json(read_small_file(path, MAX_BYTES))
+        held = parse_json(read_own(Path(path), MAX_BYTES))
         if {name: tuple(stamp) for name, stamp in held["stamps"].items()} != stamps:
             return None
         return {

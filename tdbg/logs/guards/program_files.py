@@ -1,5 +1,6 @@
 """The source files of a program: which matter, what they say (kept on disk by content), and their maps."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tdbg.core.files import describe_failure, read_json, read_small_file
-from tdbg.core.user_cache import find_cache_home
+from tdbg.core.files import MAX_JSON_BYTES, describe_failure, parse_json, read_small_file
+from tdbg.core.guard import undo_on_error
+from tdbg.core.user_cache import find_cache_home, make_own_folder, read_own
 from tdbg.logs.guards.facts import VERSION, Facts, decode_facts
 from tdbg.logs.guards.link import GuardMap, link_facts
 from tdbg.logs.guards.reader import CHECKERS, parse_facts
@@ -119,7 +121,7 @@ def facts_of(path: str, checkers: Sequence[str] = CHECKERS, source: bytes | None
     key = hashlib.blake2b(source + repr(sorted(checkers)).encode(), digest_size=16).hexdigest()
     kept = cache_folder() / f"{key}.json"
     try:
-        return decode_facts(read_json(kept))
+        return decode_facts(parse_json(read_own(kept, MAX_JSON_BYTES)))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
     facts = parse_facts(source, checkers)
@@ -133,11 +135,16 @@ def cache_folder() -> Path:
 
 
 def replace_kept(path: Path, text: str) -> None:
-    """Put a file into the cache; where there is no home or no room, it is made anew next time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_name(f".{path.name}.{os.getpid()}")
-        half.write_text(text, encoding="utf-8")
-        os.replace(half, path)
-    except OSError:
-        pass
+    """Put a file into the cache; where there is no home, no room or somebody else's folder, it is made anew next time."""
+    if not make_own_folder(path.parent):
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError), undo_on_error(lambda: draft.unlink(missing_ok=True)):
+        draft.unlink(missing_ok=True)  # of a process that died and had this number
+        with open(draft, "x", encoding="utf-8", opener=_open_private) as file:
+            file.write(text)
+        os.replace(draft, path)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
