@@ -8,6 +8,7 @@ from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
+from tdbg.rules._trained_model import TrainedModel
 from tdbg.rules.text import format_figure
 from tdbg.rules.view import to_finite
 
@@ -16,15 +17,23 @@ MADS = 10.0
 LOG_SIGMAS = 4.0
 LASTING_STEPS = 5
 WARM_STEPS = 30
+CHANGE_STEPS = 20  # after which other parameters are on record at the latest
 
 
 class _State:
-    per_call_base: float = 0.0  # its median before the surge
-    held: int = 0  # steps in a row with a loss per call as far up
-    since: int = 0
     silent: bool = False  # told already, or a loss for which a jump means nothing
+    step: int = 0
+    found: Finding | None = None
 
     def __init__(self) -> None:
+        self.model = TrainedModel()
+        self.restart()
+
+    def restart(self) -> None:
+        """Another model is trained from here on: its loss is no jump of the one before."""
+        self.per_call_base = 0.0  # its median before the surge
+        self.held = 0  # steps in a row with a loss per call as far up
+        self.since = 0
         self.surge = Surge(ratio=RATIO, mads=MADS, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
         self.per_call = Window()
 
@@ -35,8 +44,8 @@ class LossJump(PerProcessRule[_State]):
 
     What it does: Keeps the last 64 losses per rank. It speaks when 5 losses in a row lie above twice the
     median, above median + 10 median absolute deviations, and above 4 robust deviations of the logarithm. Silent
-    in the first 30 steps, for losses that can be zero or negative, and where two optimizers play against each
-    other (GAN): a jump means nothing there.
+    in the first 30 steps, also of another model that is trained later, for losses that can be zero or negative,
+    and where two optimizers play against each other (GAN): a jump means nothing there.
 
     Why it matters: A jump that lasts is a divergence that has not become NaN yet, or data that changed under
     way. Averages shown by progress bars hide it for hundreds of steps.
@@ -61,12 +70,21 @@ class LossJump(PerProcessRule[_State]):
     listens = (Step, Params)
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if isinstance(event, Params) and len(event.optimizers) > 1:
-            self._states[process.label].silent = True
+        if isinstance(event, Params):
+            self._follow_parameters(self._states[process.label], event)
         return super().feed(process, event)
 
+    def _follow_parameters(self, state: _State, event: Params) -> None:
+        """Written anew where the optimizer holds other parameters, a few steps after that."""
+        state.silent = state.silent or len(event.optimizers) > 1
+        if state.model.is_replaced(event):
+            if state.found is not None and state.step - (state.found.first_step or 0) <= CHANGE_STEPS:
+                state.found.severity = "info"
+                state.found.cause = "another model is trained from about that step on"
+            state.restart()
+
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
-        loss = to_finite(event.loss)
+        loss, state.step = to_finite(event.loss), event.step
         if loss is None or state.silent:
             return None
         state.silent = loss <= 0 or bool(event.other_losses)
@@ -85,7 +103,8 @@ class LossJump(PerProcessRule[_State]):
         if not surged or state.held < LASTING_STEPS:
             return None
         state.silent = True
-        return self._make_jump_finding(process, state.surge, state.since)
+        state.found = self._make_jump_finding(process, state.surge, state.since)
+        return state.found
 
     def _make_jump_finding(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
         return self.make_finding(

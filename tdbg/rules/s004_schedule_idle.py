@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.core.events import Event, Finding, Observation, ProbeOff, Switch
+from tdbg.core.events import Cost, Event, Finding, Observation, ProbeOff, Switch
 from tdbg.core.observations import Observed
 from tdbg.core.observations.schedule import (
     PlateauJudged,
@@ -16,6 +16,7 @@ from tdbg.core.observations.schedule import (
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Reported, Rule, read_observations
+from tdbg.rules._probe_presence import ProbePresence
 from tdbg.rules.text import format_figure
 from tdbg.rules.view import ProcessView, View
 
@@ -31,6 +32,7 @@ class _State(Reported):
         self.built: dict[int, str] = {}  # number of an optimizer -> class of its scheduler
         self.rates: dict[int, Rates] = {}
         self.stepped: set[int] = set()
+        self.presence = ProbePresence("schedule")
         self.step_lines: dict[str, int] = {}  # class of a scheduler -> the line of the program that steps it
 
 
@@ -55,14 +57,15 @@ class ScheduleIdle(Rule):
     after the last time that one was built anew (after `model.to`, after a resume).
 
     Thresholds: Three epochs; 20 steps. Silent for schedulers that may start late (ReduceLROnPlateau, SWALR), for
-    classes with a `step` of their own, when the rate changed all the same, and when the flag was off for a time.
+    classes with a `step` of their own, when the rate changed all the same, and when the flag was off for a time, or
+    what it sees cost more than the budget allows.
     """
 
     code = "TD-S004"
     title = "schedule without effect"
     severity = "warning"
     leads_to = ("TD-S002",)
-    listens = (Observation, Switch, ProbeOff)
+    listens = (Observation, Switch, ProbeOff, Cost)
     observes = (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged, SchedulerIdle)
 
     def __init__(self) -> None:
@@ -71,7 +74,10 @@ class ScheduleIdle(Rule):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         state = self._states[process.label]
-        if not isinstance(event, Observation):
+        if isinstance(event, Cost):
+            state.presence.add_event(event)
+            state.blind = state.blind or state.presence.is_absent
+        elif not isinstance(event, Observation):
             state.blind = True
         for seen in read_observations(event, (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged)):
             self._add_observation(state, seen)

@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tdbg.core.events import End, Event, Finding, Observation, Step, as_float
+from tdbg.core.events import End, Event, Finding, Observation, Params, Step, as_float
 from tdbg.core.observations import Observed
 from tdbg.core.observations.backward import LossGraph
 from tdbg.core.observations.optimizer import EmptyUpdates, UpdateSizes
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule, read_observations
+from tdbg.rules._trained_model import TrainedModel
 from tdbg.rules.text import format_figure
 from tdbg.rules.view import to_finite
 
@@ -23,6 +24,7 @@ LEAST_LOSSES, MOST_LOSSES = 16, 100  # that are compared
 LEAST_RATES = 16  # records in which the rate no longer rose
 FIRST_LOSSES = 5
 RISE = 1.02  # of the rate
+FALLEN = 0.1  # so far below the loss of guessing it has begun to learn
 SIGMAS = 3.0  # of the difference between the halves: more is a fall
 
 
@@ -31,15 +33,24 @@ class _State:
     classes: int | None = None  # None: the loss is no mean cross-entropy, or nothing is known of it
     is_known: bool = False
     rate: float = 0.0
+    begun: int = 0  # the step before the first of this model
+    model: TrainedModel = field(default_factory=TrainedModel)
     since: int = 0  # the step in which the rate was highest first
     rates: int = 0  # records since then
     epoch: int | None = None
     first: list[float] = field(default_factory=list)
-    losses: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_LOSSES))
+    losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MOST_LOSSES))  # with their steps
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_LOSSES))
+    step: int = 0
     ratio: float | None = None  # of the last update to the weights
     has_empty_updates: bool = False
     found: Finding | None = None
+
+    def restart(self, step: int) -> None:
+        """Another model is trained from here on: a new run, as far as the loss is concerned."""
+        self.begun, self.since, self.rate, self.rates = step, 0, 0.0, 0
+        for kept in (self.first, self.losses, self.norms):
+            kept.clear()
 
 
 @RULES.add
@@ -73,7 +84,7 @@ class LearnsNothing(ObservingRule[_State]):
         *("TD-C008", "TD-C010", "TD-C013", "TD-C014", "TD-C021", "TD-C023", "TD-C024", "TD-D002", "TD-D003", "TD-G002"),
         *("TD-G003", "TD-G005", "TD-N005", "TD-S002", "TD-S004", "TD-S005", "TD-S006", "TD-S007", "TD-S010", "TD-S011"),
     )
-    listens: ClassVar[tuple[type[Event], ...]] = (Observation, Step, End)
+    listens: ClassVar[tuple[type[Event], ...]] = (Observation, Step, End, Params)
     observes = (LossGraph, UpdateSizes, EmptyUpdates)
     kept = _State
 
@@ -82,15 +93,22 @@ class LearnsNothing(ObservingRule[_State]):
         state = self._states[process.label]
         for seen in read_observations(event, self.observes):
             self.evaluate(process, state, seen)
+        if isinstance(event, Params) and state.model.is_replaced(event):
+            state.restart(state.step)
         if not state.classes:
             return ()
         found = None
         if isinstance(event, Step) and event.phase == "train" and not event.skipped:
             self._follow_loss(state, event)
             found = self._judge_loss(process, state, event.step)
-        elif isinstance(event, End) and state.found is None and len(event.recent_losses) >= LEAST_LOSSES:
-            state.losses = deque(event.recent_losses, maxlen=MOST_LOSSES)
-            found = self._judge_loss(process, state, event.step)
+        elif isinstance(event, End) and len(event.recent_losses) >= LEAST_LOSSES:
+            first = event.step - len(event.recent_losses) + 1
+            recent = [(first + place, loss) for place, loss in enumerate(event.recent_losses)]
+            state.losses = deque(((step, loss) for step, loss in recent if step > state.begun), maxlen=MOST_LOSSES)
+            if state.found is None:
+                found = self._judge_loss(process, state, event.step)
+            else:
+                self._note_fall(state)
         return self.report_once(self._given, found) if found is not None else ()
 
     def evaluate(self, process: ProcessDir, state: _State, seen: Observed) -> None:
@@ -106,7 +124,7 @@ class LearnsNothing(ObservingRule[_State]):
             state.is_known = True
 
     def _follow_loss(self, state: _State, step: Step) -> None:
-        loss, norm = to_finite(step.loss), to_finite(step.grad_norm)
+        loss, norm, state.step = to_finite(step.loss), to_finite(step.grad_norm), step.step
         if loss is None:
             return
         if len(state.first) < FIRST_LOSSES:
@@ -117,12 +135,15 @@ class LearnsNothing(ObservingRule[_State]):
             state.losses.clear()
         state.rates += 1
         state.epoch = step.epoch
-        state.losses.append(loss)
+        state.losses.append((step.step, loss))
         if norm is not None and step.scale is None:
             state.norms.append(norm)
 
     def _judge_loss(self, process: ProcessDir, state: _State, step: int) -> Finding | None:
         steps = step - state.since + 1
+        # Losses of long ago say nothing of now: in a fast run few steps after the first fifty are on record.
+        while state.losses and state.losses[0][0] <= step - max(MOST_LOSSES, steps // 2):
+            state.losses.popleft()
         if steps < PATIENT_STEPS or state.rates < LEAST_RATES or len(state.losses) < LEAST_LOSSES:
             return None
         is_certain = steps >= CERTAIN_STEPS and state.epoch != 0
@@ -135,7 +156,7 @@ class LearnsNothing(ObservingRule[_State]):
 
     def _is_flat(self, state: _State) -> bool:
         """No better than guessing, and not falling."""
-        losses = list(state.losses)
+        losses = [loss for _, loss in state.losses]
         guessing, first, mean = math.log(state.classes or 1), _compute_mean(state.first), _compute_mean(losses)
         is_guessing = abs(mean - guessing) <= WITHIN * guessing
         is_first = mean > guessing and abs(mean - first) <= WITHIN * first
@@ -144,8 +165,17 @@ class LearnsNothing(ObservingRule[_State]):
         error = math.sqrt(_compute_variance(early) / len(early) + _compute_variance(late) / len(late))
         return (is_guessing or is_first) and _compute_mean(early) - _compute_mean(late) <= SIGMAS * error
 
+    def _note_fall(self, state: _State) -> None:
+        """A model that began to learn late is a slow start."""
+        mean = _compute_mean([loss for _, loss in state.losses]) if state.losses else math.inf
+        if self._given and self._given[0] is state.found and mean < (1.0 - FALLEN) * math.log(state.classes or 1):
+            self._given[0].severity = "info"
+            self._given[0].evidence.insert(
+                0, f"it fell later: mean of the last losses of the run {format_figure(mean)}"
+            )
+
     def _make_flat_finding(self, process: ProcessDir, state: _State, step: int, severity: str) -> Finding:
-        classes, mean = state.classes or 1, _compute_mean(state.losses)
+        classes, mean = state.classes or 1, _compute_mean([loss for _, loss in state.losses])
         guessing = math.log(classes)
         what = "at chance level" if abs(mean - guessing) <= WITHIN * guessing else "no better than at first"
         evidence = [
@@ -157,7 +187,7 @@ class LearnsNothing(ObservingRule[_State]):
         if state.ratio is not None:
             evidence.append(f"update to weight {format_figure(state.ratio)} (median of the sampled weights)")
         return self.make_finding(
-            f"the loss is {what} after {format_count(step, 'step')}: {format_figure(mean)}, ln({format_count(classes, 'class')}) = {format_figure(guessing)},"
+            f"the loss is {what} after {format_count(step - state.begun, 'step')}: {format_figure(mean)}, ln({format_count(classes, 'class')}) = {format_figure(guessing)},"
             f" {process.display_name}",
             severity=severity,
             first_step=step,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tdbg.core.events import End, Event, Finding, Observation, Step
+from tdbg.core.events import End, Event, Finding, Observation, Params, Step
 
 
 def make_observation(probe: str, part: str, step: int = 20, **values: Any) -> Observation:
@@ -194,6 +194,38 @@ def test_the_last_losses_tell_it_where_few_steps_have_a_record(one_rank: Any) ->
     run.emit_events(rank, CROSS_ENTROPY, *events[:50], End(step=200, recent_losses=losses[100:]))
     (finding,) = run.judge_stream().findings
     assert finding.code == "TD-S012" and finding.first_step == 200
+
+
+def test_losses_of_long_ago_say_nothing_of_now(one_rank: Any) -> None:
+    """A fast run has the first fifty steps on record, and then few: those were at chance, long before."""
+    run, rank = one_rank
+    events = [event for event in iter_steps(draw_flat, 1300, epoch=3) if event.step <= 50 or event.step % 400 == 0]
+    run.emit_events(rank, CROSS_ENTROPY, *events, End(step=1300, recent_losses=[0.3] * 100))
+    assert run.judge_codes() == []
+
+
+def test_a_slow_start_is_no_warning_at_the_end(one_rank: Any) -> None:
+    run, rank = one_rank
+    run.emit_events(rank, CROSS_ENTROPY, *iter_steps(draw_flat, 1100, epoch=2))
+    assert [finding.severity for finding in run.judge_stream().findings] == ["warning"]
+    run.emit_events(rank, End(step=3000, recent_losses=[0.3] * 100))
+    (finding,) = run.judge_stream().findings
+    assert finding.severity == "info"
+    assert finding.evidence[0] == "it fell later: mean of the last losses of the run 0.3"
+
+
+@pytest.mark.parametrize(("numel", "codes"), [([4, 2], []), ([9, 3], []), ([4, 2, 8], ["TD-S012"])])
+def test_models_that_are_trained_one_after_the_other_are_judged_each(
+    one_rank: Any, numel: list[int], codes: list[str]
+) -> None:
+    """The same architecture again, another one, and the same model with a layer that was unfrozen."""
+    run, rank = one_rank
+    names = ["a", "b", "c"]
+    first, second = list(iter_steps(draw_flat, 100)), list(iter_steps(draw_flat, 200))[100:]
+    run.emit_events(rank, CROSS_ENTROPY, Params(names=names[:2], numel=[4, 2]), *first)
+    run.emit_events(rank, Params(names=names[: len(numel)], numel=numel), *second)
+    run.end_process(rank, 200)
+    assert run.judge_codes() == codes
 
 
 def draw_falling(noise: random.Random, step: int) -> float:

@@ -518,6 +518,22 @@ def test_loss_that_jumps_and_stays_up(one_rank):
     assert [found.code for found in run.list_live_findings()] == ["TD-N004"]
 
 
+@pytest.mark.parametrize("late", [0, 1, 8])
+@pytest.mark.parametrize(("numel", "jumps"), [([4, 2], False), ([9, 3], False), ([4, 2, 8], True)])
+def test_the_first_loss_of_another_model_is_no_jump(one_rank, numel, jumps, late):
+    """Of the same architecture, of another one, and the same model with a layer that was unfrozen."""
+    run, rank = one_rank
+    noise = random.Random(1)
+    after = [9.0 + noise.gauss(0, 0.5) for _ in range(60)]
+    run.emit_events(rank, Params(names=["a", "b"], numel=[4, 2], optimizers=["Adam"]))
+    run.emit_steps(rank, [2.0 + noise.gauss(0, 0.1) for _ in range(60)] + after[:late])
+    run.emit_events(rank, Params(names=["a", "b", "c"][: len(numel)], numel=numel, optimizers=["Adam"]))
+    run.emit_steps(rank, after[late:], first=61 + late)
+    found = [finding for finding in run.judge_stream().findings if finding.code == "TD-N004"]
+    assert [finding.severity for finding in found] == (["warning"] if jumps else ["info"] if late >= 5 else [])
+    assert all((finding.cause == "another model is trained from about that step on") != jumps for finding in found)
+
+
 def test_single_spikes_are_no_jump(one_rank):
     run, rank = one_rank
     noise = random.Random(2)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tdbg.core.events import Observation, Plan, ProbeOff, Step, Switch
+from tdbg.core.events import Cost, Observation, Plan, ProbeOff, Step, Switch
 
 LASTING = {"names": ["head.weight", "head.bias"], "count": 2, "looks": 10, "since": 3, "norm": 2e-9}
 
@@ -143,6 +143,9 @@ def emit_steps(run: Any, rank: str, count: int, epoch: int | None = None) -> Non
         (40, None, [BUILT, make_observation("schedule", "RATE", rates=[0.1])], True),
         (40, None, [BUILT, Switch(step=9, level="basic")], False),
         (40, None, [BUILT, ProbeOff(probe="schedule", error="x")], False),
+        (40, None, [BUILT, Cost(step=30, level="basic", stayed=["rank-weights"])], False),  # it did not stay
+        (40, None, [BUILT, Cost(step=30, level="basic", stayed=["schedule"])], True),
+        (40, None, [BUILT, Cost(step=1, level="basic")], True),
     ],
 )
 def test_a_scheduler_that_never_stepped(
