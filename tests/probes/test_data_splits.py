@@ -360,3 +360,32 @@ def test_no_tensor_of_the_program_is_kept(start_watch: Any) -> None:
     assert probe is not None
     held = [found for found in gc.get_referents(*vars(probe).values()) if isinstance(found, Tensor)]
     assert held == []
+
+
+@pytest.mark.parametrize("rebuilds", [True, False])
+def test_folds_of_a_cross_validation_are_told_apart_by_the_model(
+    start_watch: Any, tmp_path: Path, rebuilds: bool
+) -> None:
+    """What one fold trains on another evaluates: that is no leak unless the model goes from fold to fold."""
+    watched = start_watch(max_overhead=None)
+    watched.monitor.inspection.begin_inspection(5.0)
+    torch.manual_seed(0)
+    data, folds = label_inputs(draw_normal(96)), torch.randperm(96).chunk(3)
+    model = optimizer = None
+    for fold in range(3):
+        if rebuilds or model is None:
+            model = nn.Linear(FEATURES, 4)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        train = torch.cat([part for number, part in enumerate(folds) if number != fold])
+        for batch in DataLoader(Subset(data, train.tolist()), batch_size=16):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for batch in DataLoader(Subset(data, folds[fold].tolist()), batch_size=16):
+                model(batch[0])
+        model.train()
+    watched.monitor.finish_run()
+    codes = [one.code for one in judge_watch(watched, tmp_path)]
+    assert ("TD-D011" in codes) == (not rebuilds), codes

@@ -51,6 +51,13 @@ class Split:
     compared: int = 0  # so many samples had been looked at when they were compared with those of training
     order: Order | None = None  # of the labels in the pass that is going on; None where it is not followed
     has_told_order: bool = False
+    model: int = 0  # the number of the one that its batches are for; 0 before the first update
+
+    def follow_model(self, number: int) -> None:
+        """Its batches are for this model: what another one has seen, this one has not."""
+        if self.model not in (0, number):
+            self.samples, self.compared = Samples(), 0
+        self.model = number
 
     @property
     def dataset(self) -> Any:
@@ -77,6 +84,14 @@ class _Known:
 
     feeds: Feeds = field(default_factory=Feeds)
     splits: dict[int, tuple[Feed, Split]] = field(default_factory=dict)  # by the feed's id
+    models: int = 0  # that were trained, one after the other
+    parameter: "weakref.ref[torch.Tensor] | None" = None  # the first one of the last of them
+
+    def count_models(self, parameter: torch.Tensor | None) -> int:
+        """The number of the model that is trained. parameter: the first that its optimizer holds, None for no news."""
+        if parameter is not None and (self.parameter is None or self.parameter() is not parameter):
+            self.models, self.parameter = self.models + 1, weakref.ref(parameter)
+        return self.models
 
 
 _KNOWN: "weakref.WeakKeyDictionary[Monitor, _Known]" = weakref.WeakKeyDictionary()
@@ -143,6 +158,8 @@ class DataSplits(EveryUpdate):
                 self._pending = _Pending(split, _measure_inputs(parts))
 
     def _add_samples(self, split: Split, parts: list[Part]) -> None:
+        if not split.trains:
+            split.follow_model(self._find_model())
         rows_NE = main_samples(parts)
         if rows_NE is not None:
             split.samples.add_checksums(checksum_samples(rows_NE))
@@ -229,9 +246,11 @@ class DataSplits(EveryUpdate):
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """The batches since the last update were for training; those that were evaluated before its own were not."""
         batches, self._since_update = self._since_update, []
+        model = self._find_model(optimizer)
         for split in batches:
             if split.trains or split is self._last or split not in self._evaluating:
                 split.trains = True
+                split.follow_model(model)
                 if split.is_due and split.looks >= 2 and split.looks.bit_count() == 1:
                     self._emit_ranges(split)
                 self._judge_order(split)
@@ -280,10 +299,19 @@ class DataSplits(EveryUpdate):
 
     def _emit_shared(self, split: Split) -> None:
         """What a loader that was evaluated has in common with the one that trains on most of it."""
-        trained = [other for _, other in self._known.splits.values() if other.trains]
+        trained = [other for _, other in self._known.splits.values() if other.trains and other.model == split.model]
         found = [self._compare_splits(split, other) for other in trained]
         if found:
             self.emit(max(found, key=lambda seen: (seen.shared_indices or 0, seen.shared)))
+
+    def _find_model(self, updating: torch.optim.Optimizer | None = None) -> int:
+        """The number of the model that is trained, of several one after the other (cross-validation, a search).
+
+        updating: the optimizer that makes an update now; it counts where the main one is gone.
+        """
+        optimizer = self.monitor.optimizers.find_main() or updating
+        groups = optimizer.param_groups if optimizer is not None else ()
+        return self._known.count_models(next((parameter for group in groups for parameter in group["params"]), None))
 
     @staticmethod
     def _compare_splits(split: Split, trained: Split) -> SharedSamples:
