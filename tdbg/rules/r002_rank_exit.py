@@ -12,7 +12,7 @@ from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import join_limited
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
 from tdbg.rules.view import View, get_signal_name
 
@@ -37,6 +37,13 @@ class _Exit(NamedTuple):
     explained: bool  # a traceback tells more (TD-R003)
     unsaid: bool = False  # it wrote no end: steps after its last record are not known of
     folder: Path = Path()
+    evals: int = 0  # calls without gradients
+
+    def format_progress(self) -> str:
+        """`` after step 7``: how far it came, as far as that is known."""
+        if not self.step:
+            return f" after {format_count(self.evals, 'evaluation call')}" if self.evals else " before its first step"
+        return f", last recorded at step {self.step}" if self.unsaid else f" after step {self.step}"
 
 
 @RULES.add
@@ -97,8 +104,6 @@ class RankExit(Rule):
             return ()
         rest = [other for other in exits if other is not first]
         how = f"was ended by {get_signal_name(-first.code)}" if first.code < 0 else f"exited with code {first.code}"
-        last = f", last recorded at step {first.step}" if first.unsaid else f" after step {first.step}"
-        when = last if first.step else " before its first step"
         others = [
             f"rank {other.rank} {get_signal_name(-other.code) if other.code < 0 else other.code}" for other in rest
         ]
@@ -112,7 +117,7 @@ class RankExit(Rule):
         is_asked = first.code in ASKED_TO_END or after_stop or bool(hung) or first.rank in self._stopped
         return (
             self.make_finding(
-                f"rank {first.rank} {how}{_format_place(place)}{when}",
+                f"rank {first.rank} {how}{_format_place(place)}{first.format_progress()}",
                 severity="info" if is_asked else self.severity,
                 first_step=first.step,
                 rank=first.rank,
@@ -186,7 +191,8 @@ def _iter_bad_exits(view: View) -> Iterable[_Exit]:
             host, pid = (found.start.host, found.start.pid) if found.start else (host_name(), 0)
             t = view.child_exits.get((host, pid), (found.t, 0))[0]
             explained = found.crash is not None and (code > 0 or code == -SIGABRT)  # torch aborts now and then at exit
-            yield _Exit(t, code, found.rank or 0, found.step, host, explained, found.end is None, found.process.path)
+            rank, is_cut = found.rank or 0, found.end is None
+            yield _Exit(t, code, rank, found.step, host, explained, is_cut, found.process.path, found.evals)
     yield from _iter_unstepped_exits(view, {found.rank for found in stepped}, known)
 
 

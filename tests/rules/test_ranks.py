@@ -144,6 +144,15 @@ def test_a_rank_that_dies_before_its_first_step(make_stream):
     assert find_first(run, "TD-R002", 1).title == "rank 1 exited with code 3 before its first step"
 
 
+def test_a_rank_that_only_evaluates_made_calls_instead_of_steps(make_stream):
+    run = make_stream()
+    folder = run.begin_rank(0, world=1)
+    run.emit_events(folder, *(Step(step=0, phase="eval", call=call) for call in range(1, 41)))
+    run.end_process(folder, 0)
+    run.record_child_exit(0, 3)
+    assert find_first(run, "TD-R002", 3).title == "rank 0 exited with code 3 after 40 evaluation calls"
+
+
 def test_other_children_may_end_as_they_like(one_rank):
     run, rank = one_rank
     run.emit_steps(rank, [2.0] * 5)
