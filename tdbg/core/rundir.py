@@ -34,7 +34,7 @@ NEWEST_WORDS = ("last", "latest", "newest", "-1")  # what users type for the new
 TIME_BEFORE = lazy_pattern(r"^\d{8}-\d{6}-")  # of a run that was given no name
 EVENTS = "events.jsonl"
 FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
-STATE_FILE = run_files.STATE_FILE
+STATE_FILE, PIECES_MARKER = run_files.STATE_FILE, run_files.PIECES_MARKER
 STARTED_SUFFIX = ".started"  # of a file beside a host's folder there: a command was started after a file was written
 DELETED_SUFFIX = ".deleted"  # of a file beside it: what the program has deleted or moved there
 PREFLIGHT_START = "TDBG_PREFLIGHT_START"  # the variable that says where the program was started
@@ -263,7 +263,7 @@ class RunDir:
         for candidate in (given, Path(RUNS) / given):
             for folder in (candidate, *candidate.parents[:3]):
                 if (folder / STATE_FILE).is_file():
-                    if (folder / run_files.PIECES_MARKER).is_file():
+                    if (folder / PIECES_MARKER).is_file():
                         raise _make_store_error(f"the files of {folder} are in pieces")
                     return cls(folder)
         named = sorted(Path(RUNS).glob(f"*-{glob.escape(given.name)}/{STATE_FILE}")) if given.name == str(where) else []

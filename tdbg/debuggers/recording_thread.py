@@ -165,13 +165,17 @@ class Recording:
             job.release_memory()
             self._raise_error()
             return
+        with self._idle:
+            self._start_writer()
+            self._waiting += 1
+        self._jobs.put(job)
+
+    def _start_writer(self) -> None:
+        """One, however many threads submit. The caller holds the lock."""
         if self._thread is None:
             writer = threading.Thread(target=self._run_writer, name="tdbg-capture", daemon=True)
             writer.start()
             self._thread = writer  # after start(): only a started thread can be joined
-        with self._idle:
-            self._waiting += 1
-        self._jobs.put(job)
 
     def count_dropped(self, count: int, reason: str) -> None:
         """So many passes are not kept; told in the pages when there are any."""

@@ -158,7 +158,7 @@ def _list_members(known: ParameterGroups | None, indices: Sequence[int]) -> list
     if known is None or not members:
         return []
     listed = sum(get_group(known, index) is not None for index in indices)
-    part = f"the first {listed} groups of " if listed < len(indices) else ""
+    part = f"the first {format_count(listed, 'group')} of " if listed < len(indices) else ""
     return [f"parameters of {part}{known.optimizer}: {members}"]
 
 
