@@ -1,5 +1,6 @@
 """tdbg's own cost in a rank: timed, and held under a share of the wall time."""
 
+import math
 import threading
 from collections import defaultdict
 
@@ -114,9 +115,10 @@ class Budget:
         self._charge_allowance(used_s)
         self._settle_extras(now)
 
-    def settle_debt(self, now: float) -> None:
-        """Charge what was spent above the share until now to the allowance, as far as that goes."""
-        self._charge_allowance(min(max(self._over_share_s(now), 0.0), self.allowance_s - self.inspection_s))
+    def settle_debt(self, now: float, most_s: float = math.inf) -> None:
+        """Charge what was spent above the share until now to the allowance, as far as that goes, ``most_s`` at most."""
+        debt_s = min(max(self._over_share_s(now), 0.0), most_s)
+        self._charge_allowance(min(debt_s, max(self.allowance_s - self.inspection_s, 0.0)))
 
     def _charge_allowance(self, seconds: float) -> None:
         self.inspection_s += seconds

@@ -65,6 +65,7 @@ class Inspection:
         self._before: tuple[float, float, dict[type[Listener], float]] | None = (
             None  # the same sums as of the step before
         )
+        self._overspent_s = 0.0  # beyond the share, at the end of measured steps
         self._later_at = math.inf  # the step of the next look at doubling intervals
         self._is_later = False  # such a look is open, which the budget pays
 
@@ -287,12 +288,17 @@ class Inspection:
         spent_s = compute_median(one[1] for one in self._reviewed)
         over_s = spent_s - budget.share * step_s
         leaving = self._choose_leaving(over_s, spent_s) if budget.own_s > budget.earned_s(now) else []
-        budget.settle_debt(now)  # steps that are measured are watched whatever was spent: a part of the inspection
+        # These steps were watched whatever was spent: a part of the inspection, but not one that pays for more glances.
+        self._overspent_s = max(self._overspent_s, budget.own_s - budget.earned_by_share_s(now))
         if leaving:
             self._let_go(leaving)
             self._begin_review(self._state.step)
         else:
             self._begin_review(2 * self._state.step)
+
+    def run_ends(self, now: float) -> None:
+        """What measured steps took above the share, and the run did not earn again, is told as the inspection's."""
+        self._budget.settle_debt(now, self._overspent_s)
 
     def _choose_leaving(self, over_s: float, spent_s: float) -> list[type[Listener]]:
         """The dearest of the probes that stay, until a step costs ``over_s`` less than ``spent_s``.

@@ -698,6 +698,7 @@ class Monitor(State):
             self.eval_calls += self.calls.unused
         if self.active:
             self.dispatcher.dispatch("run_ends")
+            self.inspection.run_ends(time.perf_counter())
             return
         for probe in [probe for probe in self.dispatcher.probes if type(probe) in self.lasting]:
             probe.guard.call_guarded(probe.run_ends)  # what it wrote must be closed
