@@ -50,9 +50,9 @@ def check_packages(names: Sequence[str]) -> None:
 
 def _check_apart(name: str) -> None:
     """Look up a sink of another package in a process of its own: to import it may do anything, and take any time."""
-    hint = f"repair its package, or leave out --to {name}"
     import tempfile
 
+    hint = f"repair its package, or leave out --to {name}"
     with tempfile.TemporaryFile() as replied:
         words = [sys.executable, "-P", "-c", CHECKER, str(int(LIMIT_S)), name]
         process = subprocess.Popen(

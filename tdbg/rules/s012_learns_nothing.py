@@ -61,7 +61,8 @@ class LearnsNothing(ObservingRule[_State]):
     loss is a mean cross-entropy, and over how many classes. From 150 steps after the learning rate has stopped
     rising it compares the last losses on record with ln(classes), which a model gets that gives each class the
     same probability. It speaks when their mean is within 3 % of that, or above it and within 3 % of the first
-    losses, and the later half is not lower than the earlier one by 3 standard errors.
+    losses, and the later half is not lower than the earlier one by 3 standard errors. Another model that is
+    trained later is judged anew. Where the loss has fallen by the end of the run, it becomes a note.
 
     Why it matters: Labels that were shuffled apart from their inputs, inputs of zeros, a model whose output does
     not depend on its input, and updates that do not reach the weights all look like this.

@@ -56,7 +56,7 @@ class RemoteLibrary(RunLibrary):
         self._opened_t: dict[str, float] = {}
         self._is_single = self._is_loss_reported = False
         self._failed: set[str] = set()  # runs of which it was said
-        self._incomplete: set[str] = set()  # the same
+        self._incomplete: set[str] = set()  # runs of which it was said that their copy is not complete
         self._refresh_list()
         if not self._listed:
             self.close()
