@@ -14,6 +14,7 @@ from tdbg.core.events import Step
 from tdbg.core.observations._lasting import Lasting
 from tdbg.core.observations.optimizer import (
     EmptyUpdates,
+    ForgottenModel,
     ParameterCoverage,
     ParameterGroups,
     UpdateSizes,
@@ -21,6 +22,7 @@ from tdbg.core.observations.optimizer import (
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
+from tdbg.runtime.beside import ForgottenModule, ModulesBeside, trained_parameters_of
 from tdbg.runtime.root_modules import clean_path, unwrap_module
 from tdbg.runtime.sampling import select_evenly, view_sample
 from tdbg.runtime.torch_compat import norms_of
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from tdbg.runtime.monitor import Monitor
+    from tdbg.runtime.rerun import Call
 
 MAX_NAMES = 8
 GROUP_NAMES = 3
@@ -44,6 +47,7 @@ LATER_LOOKS = 6  # in each look at doubling intervals: enough for whatever is to
 COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then one in so many
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 EMPTY_LOOKS = 4  # in a row without any gradient in the optimizer, while the model has some
+UNREACHED_LOOKS = 12  # in a row where the optimizer's own model is called: its loss may begin some steps later
 UNUSED_STEPS = 4  # from the first look at unregistered parameters with gradients to the one that tells of them
 UNFROZEN_STEPS = 3  # from the first look at unfrozen parameters with gradients to the one that tells of them
 MANY_PARAMETERS = 500  # of a model with more, unregistered ones are searched for more rarely while there are none
@@ -84,6 +88,8 @@ class _Run:
 
     step: int
     looks: int = 0
+    called: int = 0  # of these looks: those at which the model of an optimizer without any gradient had been called
+    is_told: bool = False
 
 
 @PROBES.add
@@ -92,9 +98,10 @@ class OptimizerReport(Probe):
 
     Reads:  ``param_groups``; before and after an update a sample of 64 elements of at most 64 weights and of their
             gradients; the trained roots' parameters, to see which no optimizer holds, and those in plain lists,
-            tuples, sets and dicts of their modules.
+            tuples, sets and dicts of their modules; which other models are called with gradients on.
     Emits:  GROUPS once an optimizer and when a hyperparameter other than the rate changes; COVERAGE when
-            parameters are left out or held twice; EMPTY once, when it updates nothing of the model; else one line and one observation a looked-at step.
+            parameters are left out or held twice; BESIDE once, for another model that gets gradients in vain; EMPTY
+            once, when it updates nothing of the model; else one line and one observation a looked-at step.
     Cost:   some 15 us a sampled parameter on the steps that are looked at; a few microseconds on others.
     Limits: what an optimizer that is none of torch's subclasses updates counts as left out. Parameters whose weights
             are neither contiguous nor dense, and complex ones, are not sampled. Of sharded parameters (FSDP) the
@@ -107,7 +114,7 @@ class OptimizerReport(Probe):
     levels = ("extreme",)
     every = 8
     comes_back = LATER_LOOKS
-    observations = (UpdateSizes, ParameterGroups, ParameterCoverage, EmptyUpdates)
+    observations = (UpdateSizes, ParameterGroups, ParameterCoverage, ForgottenModel, EmptyUpdates)
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
@@ -120,6 +127,9 @@ class OptimizerReport(Probe):
         self._unregistered: ValueWatch | None = None
         self._unfrozen: ValueWatch | None = None
         self._frozen = frozen_parameters_of(self.monitor)
+        self._trained = trained_parameters_of(self.monitor)
+        self._beside = ModulesBeside(self._trained)
+        self._told_beside: list[int] = []  # ids of the modules
         self._reported_unregistered = False  # and nothing has explained them since
         self._is_large = False  # the model, at the last search for them
         self._both = 0
@@ -152,6 +162,16 @@ class OptimizerReport(Probe):
 
     # when
 
+    def attach(self) -> None:
+        self.patch_at("module-loaded", after=self._module_loaded)
+
+    def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+        self._trained.add(args[0].parameters())
+
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if torch.is_grad_enabled() and self._looks < COVERAGE_LOOKS:
+            self._beside.add_call(module)
+
     def update_begins(self, optimizer: "Optimizer") -> None:
         self._last_update[optimizer] = self.monitor.updates
         if optimizer not in self._told and len(self._told) < MAX_OPTIMIZERS:
@@ -181,6 +201,7 @@ class OptimizerReport(Probe):
                 self._look_for_gradients(optimizer)
             return
         moved, self._moved = self._moved, None
+        self._beside.end_step()
         if moved is None:
             return
         begun = time.perf_counter()
@@ -232,6 +253,7 @@ class OptimizerReport(Probe):
         holders = self._collect_holders()
         self._resolve_unfrozen(holders)
         unregistered = self._follow_unregistered(roots, holders)
+        self._look_beside(roots, holders)
         if self.monitor.step + 1 < SETTLED_STEPS:
             return
         named = self.monitor.find_probe("gradient-norms")
@@ -260,6 +282,32 @@ class OptimizerReport(Probe):
             return []
         watch.compare(graded, step, self.monitor.read_late)
         return graded if not watch.is_changed and watch.compared - watch.step >= UNFROZEN_STEPS else []
+
+    def _look_beside(self, roots: Sequence[nn.Module], holders: Collection[int]) -> None:
+        """Tell of models beside the trained ones whose gradients nobody uses, each once."""
+        if self._empty:  # an optimizer without any gradient was built on something else: that is the news
+            return
+        of_trained = {id(p) for root in roots for p in root.parameters()} | set(holders)
+        step = self.monitor.step + 1
+        for found in self._beside.follow_forgotten(of_trained, step, SETTLED_STEPS - 1, self.monitor.read_late):
+            if id(found.module) not in self._told_beside:
+                self._told_beside.append(id(found.module))
+                self._tell_beside(found, roots)
+
+    def _tell_beside(self, found: ForgottenModule, roots: Sequence[nn.Module]) -> None:
+        names = {id(p): clean_path(path) for path, p in found.module.named_parameters()}
+        seen = ForgottenModel(
+            root=type(unwrap_module(found.module)).__name__,
+            trained=[type(unwrap_module(root)).__name__ for root in roots[:MAX_NAMES]],
+            since=found.since,
+            graded=len(found.parameters),
+            names=[names[id(p)] for p in found.parameters[:MAX_NAMES]],
+            shape=list(found.parameters[0].shape),
+        )
+        self.emit(seen)
+        resolved = ForgottenModel(root=seen.root, since=seen.since, resolved=True)
+        held_later = [p for p in found.module.parameters() if p.requires_grad]
+        self.monitor.optimizers.when_held(held_later, lambda: self.guard.call_guarded(self.emit, resolved))
 
     def _follow_unregistered(self, roots: Iterable[nn.Module], holders: Collection[int]) -> list[Unregistered]:
         """The parameters in plain containers that get gradients and that nothing has updated for some steps.
@@ -297,6 +345,7 @@ class OptimizerReport(Probe):
         for optimizer in self.monitor.optimizers:
             works = [type(optimizer).__name__] if id(optimizer) in at_work else []
             for group in optimizer.param_groups:
+                self._trained.add(group["params"])
                 for parameter in group["params"]:
                     holders.setdefault(id(parameter), []).extend(works)
         return holders
@@ -381,12 +430,33 @@ class OptimizerReport(Probe):
         """
         held = [p for group in optimizer.param_groups for p in group["params"]]
         if (moved is not None and moved.names) or any(p.grad is not None for p in held):
-            self._empty.pop(optimizer, None)
+            run = self._empty.pop(optimizer, None)
+            if run is not None and run.is_told:
+                seen = EmptyUpdates(optimizer=type(optimizer).__name__, since=run.step, resolved=True)
+                self.emit(seen, step=self._backward_step)
             return
         run = self._empty.setdefault(optimizer, _Run(self._backward_step))
         run.looks += 1
+        model = self._beside.find_called({id(p) for p in held}) if run.called == run.looks - 1 else None
+        run.called += model is not None
         if run.looks == EMPTY_LOOKS and held:
             self._tell_empty(optimizer, held, run)
+        if run.called == run.looks == UNREACHED_LOOKS and model is not None and not run.is_told:
+            self._tell_unreached(optimizer, held, run, model)
+
+    def _tell_unreached(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _Run, model: nn.Module) -> None:
+        """The optimizer's own model is called with gradients on, at every look, and none reaches it."""
+        run.is_told = True
+        seen = EmptyUpdates(
+            optimizer=type(optimizer).__name__,
+            root=type(unwrap_module(model)).__name__,
+            since=run.step,
+            updates=run.looks,
+            held=len(held),
+            frozen=sum(not p.requires_grad for p in held),
+            called=True,
+        )
+        self.emit(seen, step=run.step)
 
     def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _Run) -> None:
         is_main = self.monitor.is_main(optimizer)
@@ -408,6 +478,7 @@ class OptimizerReport(Probe):
             graded=len(graded),
             names=[clean_path(paths.get(id(p), "")) or self._name_of(p) for p in graded[:MAX_NAMES]],
         )
+        run.is_told = True
         self.emit(seen, step=run.step)
 
     def _may_rest(self, held: Sequence[Tensor]) -> bool:

@@ -3,21 +3,25 @@
 from collections.abc import Iterable, Iterator
 
 from tdbg.core.events import Finding
-from tdbg.core.observations.optimizer import ParameterCoverage
+from tdbg.core.observations.optimizer import ForgottenModel, ParameterCoverage
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, add_grade, overwrite_finding
 from tdbg.rules._kinds import KindsRule
 
+BESIDE = "beside"
 CAUSES = {
     "forgotten": "the optimizer was built before the layer, or its parameter list leaves the layer out",
     "unfrozen": "requires_grad_(True) alone trains nothing: the optimizer was built without these parameters",
     "twice": "two optimizers were given the same parameters",
+    BESIDE: "a part that is called beside the model (value network, projector, loss with weights) has to be given to an"
+    " optimizer by itself",
     "unregistered": "parameters() does not reach layers in a plain list, tuple, set or dict, nor do state_dict() and to()",
 }
 TRY = {
     "unfrozen": "call optimizer.add_param_group for them when they are unfrozen, or build the optimizer with all parameters",
     "forgotten": "build the optimizer last, or call add_param_group; freeze parameters that must not train with requires_grad_(False)",
+    BESIDE: "add its parameters() to an optimizer; freeze a part that must not train with requires_grad_(False)",
     "unregistered": "hold them in nn.ModuleList, nn.ModuleDict or nn.ParameterList; freeze parameters that must not"
     " train with requires_grad_(False)",
 }
@@ -35,6 +39,9 @@ class LeftOut(KindsRule):
     dict of the model get gradients and nothing updates them; and when two optimizers that both step in turn
     hold the same parameters. Parameters that were frozen earlier in the run and get gradients now are meant to
     train, however many they are: it speaks when no optimizer holds them three steps later and nothing changes them.
+    And it speaks of a whole model beside the trained one (a value network, a projector, a loss with weights) that
+    is called in training mode, gets gradients, is in no optimizer and does not change. One that was loaded, or that
+    an optimizer held earlier, is assumed to be left alone on purpose.
 
     Why it matters: A layer that was added after the optimizer was built, missed by a filter over names, or held in
     a plain list, which `parameters()` does not reach, keeps its random initial values for good, and backward
@@ -46,6 +53,8 @@ class LeftOut(KindsRule):
         layers[0].bias, layers[1].weight, ..., rank 0
         TD-S006 warning: 12 unfrozen parameters are in no optimizer; gradients seen from step 201:
         backbone.0.weight, backbone.0.bias, backbone.2.weight, ..., rank 0
+        TD-S006 warning: 4 parameters of ValueNet, called beside Policy, are in no optimizer: net.0.weight,
+        net.0.bias, net.2.weight, ..., rank 0
 
     What to do: Build the optimizer after the model is complete, or `add_param_group` what came later. Hold layers
     in `nn.ModuleList` or `nn.ModuleDict`, parameters in `nn.ParameterList`: what is in a plain list is not saved
@@ -54,52 +63,72 @@ class LeftOut(KindsRule):
 
     Thresholds: The sixth step at the earliest. Fewer than half of the trainable parameters: where most are left
     out, as when only a new head is trained, it is assumed to be intended, unless the optimizer holds stale tensors
-    of the same shapes without gradients: then the layers were replaced after it was built. Of layers in a list any
-    share counts, once their gradients have been there for 5 steps and their values have stayed; those in eval mode
-    inside a model in train mode are left alone. If an optimizer holds them later, or the program updates them
-    itself, the finding becomes a note. So does that of unfrozen parameters once optimizers hold all of them.
+    of the same shapes without gradients: then the layers were replaced after it was built. Of layers in a list, and
+    of a model beside, any share counts, once their gradients have been there for 5 steps and their values have
+    stayed; those in eval mode are left alone. If an optimizer holds them later, or the program updates layers of a
+    list itself, the finding becomes a note. So does that of unfrozen parameters once optimizers hold all of them.
     """
 
     code = "TD-S006"
     title = "parameters left out of the optimizer, or held twice"
     severity = "warning"
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
-    observes = (ParameterCoverage,)
+    observes = (ParameterCoverage, ForgottenModel)
 
-    def evaluate(self, process: ProcessDir, seen: ParameterCoverage) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: ParameterCoverage | ForgottenModel) -> Iterable[tuple[str, Finding]]:
+        if isinstance(seen, ForgottenModel):
+            yield from self._evaluate_beside(process, seen)
+            return
         if seen.resolved in RESOLVED:
-            self._resolve(process, seen)
+            kind = "unfrozen" if seen.resolved == "unfrozen held" else "unregistered"
+            self._resolve(process, kind, RESOLVED[seen.resolved], seen.step)
         for kind, where, names, count in _list_faults(seen):
             is_news = self.is_news(process, kind)
             if not is_news and not (kind == "unfrozen" and self._is_resolved(process, kind)):
                 continue
-            found = self.make_finding(
-                f"{where}: {join_limited(names, 3, count)}, {process.display_name}",
-                first_step=(seen.unfrozen_since if kind == "unfrozen" else None) or seen.step,
-                rank=process.rank,
-                phase="optimizer",
-                module=names[0].rpartition(".")[0] if names else "",
-                evidence=[seen.text()],
-                cause=CAUSES[kind],
-                try_next=TRY.get(kind, TRY["forgotten"]),
-            )
+            found = self._make_kind(process, kind, f"{where}: {join_limited(names, 3, count)}", names, seen.text())
+            found.first_step = (seen.unfrozen_since if kind == "unfrozen" else None) or seen.step
             if is_news:
                 yield kind, found
             else:  # others than those that an optimizer holds by now
                 overwrite_finding(self._given[kind][0], add_grade(found, seen))
+
+    def _evaluate_beside(self, process: ProcessDir, seen: ForgottenModel) -> Iterable[tuple[str, Finding]]:
+        kind = f"{BESIDE} {seen.root} {seen.since}"  # a program may have several
+        if seen.resolved:
+            self._resolve(process, kind, HELD_LATER, seen.step)
+        elif self.is_news(process, kind):
+            held = format_count(seen.graded, "parameter")
+            beside = f", called beside {join_limited(seen.trained, 2)}," if seen.trained else ""
+            verb = "is" if seen.graded == 1 else "are"
+            where = f"{held} of {seen.root}{beside} {verb} in no optimizer"
+            names = join_limited(seen.names, 3, seen.graded)
+            found = self._make_kind(process, BESIDE, f"{where}: {names}", seen.names, seen.text())
+            found.first_step = seen.since
+            yield kind, found
+
+    def _make_kind(self, process: ProcessDir, kind: str, what: str, names: list[str], evidence: str) -> Finding:
+        return self.make_finding(
+            f"{what}, {process.display_name}",
+            rank=process.rank,
+            phase="optimizer",
+            module=names[0].rpartition(".")[0] if names else "",
+            evidence=[evidence],
+            cause=CAUSES[kind],
+            try_next=TRY.get(kind, TRY["forgotten"]),
+        )
 
     def _is_resolved(self, process: ProcessDir, kind: str) -> bool:
         """True if what this process told has become a note."""
         first = self._given[kind][0] if self._given[kind] else None
         return first is not None and first.severity == "info" and self._is_origin(first, process)
 
-    def _resolve(self, process: ProcessDir, seen: ParameterCoverage) -> None:
+    def _resolve(self, process: ProcessDir, kind: str, why: str, step: int) -> None:
         """What was found of the same rank is a note after all, and says why."""
-        kind = "unfrozen" if seen.resolved == "unfrozen held" else "unregistered"
         for finding in self._given[kind]:
             if finding.rank == process.rank and finding.severity != "info":
                 finding.severity = "info"
-                finding.evidence.append(RESOLVED[seen.resolved or ""].format(step=seen.step))
+                finding.evidence.append(why.format(step=step))
 
 
 def _list_faults(seen: ParameterCoverage) -> Iterator[tuple[str, str, list[str], int]]:

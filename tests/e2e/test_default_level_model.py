@@ -17,6 +17,11 @@ NAMED = {  # kind -> code, and a part of the first line
     "all-pairs": ("TD-C024", "the loss is over (32, 32) pairs: predictions of (32, 1) broadcast against targets"),
     "another-instance": ("TD-S011", "since step 1: its 6 parameters are not those of the Net that runs"),
     "frozen-alone": ("TD-S011", "AdamW has updated nothing since step 1: all 4 parameters that it holds are frozen"),
+    "left-out-beside": (
+        "TD-S006",
+        "4 parameters of Sequential, called beside Sequential, are in no optimizer: 0.weight",
+    ),
+    "cut-off": ("TD-S011", "Adam has updated nothing since step 2: no gradient reaches the 4 parameters of Sequential"),
     "shuffled-labels": (
         "TD-S012",
         "steps: 1.",

@@ -1,6 +1,7 @@
 """The flag OPTIMIZER: groups, parameters left out or held twice, and what an update moves."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,152 @@ def test_a_part_that_is_replaced_in_a_model_called_whole_has_one_finding(start_w
     net[2] = nn.Linear(16, 4)
     train_parts(net, optimizers, nn.Identity())
     assert [code for code in judge_codes(watched, tmp_path) if code[:4] == "TD-S"] == ["TD-S006"]
+
+
+class Beside:
+    """A body that is trained, and a head beside it that is in no optimizer."""
+
+    def __init__(self) -> None:
+        self.body, self.head = make_model(), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.optimizer = torch.optim.SGD(self.body.parameters(), lr=0.01)
+
+    def run_steps(self, count: int = 12) -> None:
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            self.compute_loss(torch.randn(8, 8)).backward()
+            self.optimizer.step()
+
+    def compute_loss(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x)).square().mean()
+
+
+def test_a_model_beside_that_nothing_trains(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    Beside().run_steps()
+    (finding,) = judge_watch(watched, tmp_path)
+    assert (finding.code, finding.severity, finding.first_step) == ("TD-S006", "warning", 1)
+    assert "4 parameters of Sequential, called beside Sequential, are in no optimizer: 0.weight" in finding.title
+    assert "(0.weight of shape [8, 4])" in finding.evidence[0]
+
+
+def test_two_models_beside_have_a_finding_each(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    both, scale = Beside(), nn.Linear(4, 1)
+    both.compute_loss = lambda x: (both.head(both.body(x)) + scale(both.body(x))).square().mean()
+    both.run_steps()
+    found = judge_watch(watched, tmp_path)
+    assert [finding.code for finding in found] == ["TD-S006"] * 2
+    assert any("2 parameters of Linear, called beside Sequential" in finding.title for finding in found)
+
+
+def test_a_model_beside_that_an_optimizer_holds_later_becomes_a_note(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    both = Beside()
+    both.run_steps()
+    later = torch.optim.Adam(both.head.parameters())
+    both.run_steps(2)
+    (finding,) = judge_watch(watched, tmp_path)
+    assert (finding.code, finding.severity) == ("TD-S006", "info") and later is not None
+    assert finding.evidence[-1] == "an optimizer held them only from step 13 on"
+
+
+def hold_back(both: Beside) -> None:
+    with torch.no_grad():
+        both.compute_loss(torch.randn(8, 8))
+    both.head.eval()
+
+
+def load_weights(both: Beside) -> None:
+    both.head.load_state_dict(both.head.state_dict())
+
+
+def train_before(both: Beside) -> None:
+    first = torch.optim.SGD(both.head.parameters(), lr=0.01)
+    for _ in range(3):
+        both.head(torch.randn(8, 4)).square().mean().backward()
+        first.step()
+
+
+def freeze_beside(both: Beside) -> None:
+    both.head.requires_grad_(False)
+
+
+def update_by_hand(both: Beside) -> None:
+    def compute_loss(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for parameter in both.head.parameters():
+                if parameter.grad is not None:
+                    parameter -= 0.01 * parameter.grad
+                    parameter.grad = None
+        return both.head(both.body(x)).square().mean()
+
+    both.compute_loss = compute_loss  # type: ignore[method-assign]
+
+
+def give_no_gradient(both: Beside) -> None:
+    both.compute_loss = lambda x: both.body(x).square().mean() + both.head(both.body(x).detach()).detach().mean()  # type: ignore[method-assign]
+
+
+def build_anew(both: Beside) -> None:
+    """A head for each step, as where the weights of an inner loop are thrown away."""
+
+    def compute_loss(x: Tensor) -> Tensor:
+        return nn.Linear(4, 1)(both.body(x)).square().mean()
+
+    both.compute_loss = compute_loss  # type: ignore[method-assign]
+
+
+def train_with_two(both: Beside) -> None:
+    """The other optimizer steps every fourth time."""
+    both.other = torch.optim.SGD(both.head.parameters(), lr=0.01)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        hold_back,
+        load_weights,
+        train_before,
+        freeze_beside,
+        update_by_hand,
+        give_no_gradient,
+        build_anew,
+        train_with_two,
+    ],
+)
+def test_a_model_beside_that_is_not_meant_to_train_is_healthy(
+    start_watch: Any, tmp_path: Path, prepare: Callable[[Beside], None]
+) -> None:
+    watched = start_watch(**EVERY_STEP)
+    both = Beside()
+    prepare(both)
+    both.run_steps()
+    assert "TD-S006" not in judge_codes(watched, tmp_path)
+
+
+def train_cut_off(steps: int, begins: int) -> None:
+    """A head whose output is cut off from the loss before step ``begins``, with an optimizer of its own."""
+    body, head = make_model(), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), torch.optim.Adam(head.parameters())]
+    for step in range(1, steps + 1):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        out = body(torch.randn(8, 8))
+        more = head(out.detach())
+        (out.square().mean() + (more if step >= begins else more.detach()).square().mean()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("begins", "severity"), [(100, "warning"), (14, "info"), (8, None), (1, None)])
+def test_a_model_whose_output_is_cut_off(start_watch: Any, tmp_path: Path, begins: int, severity: str | None) -> None:
+    watched = start_watch(**EVERY_STEP)
+    train_cut_off(20, begins)
+    found = [finding for finding in judge_watch(watched, tmp_path) if finding.code == "TD-S011"]
+    assert [finding.severity for finding in found] == ([severity] if severity else [])
+    if found:
+        assert "no gradient reaches the 4 parameters of Sequential, which is called in every step" in found[0].title
+        assert ("it has gradients from step 14 on" in found[0].evidence) is (severity == "info")
 
 
 def test_gradients_lent_to_a_model_of_another_shape_are_no_fault(start_watch: Any, tmp_path: Path) -> None:

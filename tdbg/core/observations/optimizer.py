@@ -107,8 +107,33 @@ class ParameterCoverage(Observed):
         return "; ".join(parts)
 
 
+class ForgottenModel(Observed):
+    """A model beside the trained ones that gets gradients, is in no optimizer, and that nothing changes."""
+
+    PROBE = "optimizer"
+    PART = "BESIDE"
+    EVIDENCE = Evidence.LOCATED
+    LEVEL = "W"
+
+    root: str = doc("class of that model", "")
+    trained: list[str] = doc("classes of the models that optimizers update, at most eight", factory=list)
+    since: int = doc("the first step in which its gradients were seen", 0)
+    graded: int = doc("number of its parameters that have a gradient", 0)
+    names: list[str] = doc("names of the first of these parameters, at most eight", factory=list)
+    shape: list[int] = doc("shape of the first of them", factory=list)
+    resolved: bool | None = doc("true once an optimizer holds some of them")
+
+    def text(self) -> str:
+        """Whose gradients nobody uses, or that somebody does by now."""
+        if self.resolved:
+            return f"an optimizer now holds parameters of {self.root}, which was in none"
+        example = f" ({self.names[0]} of shape {self.shape})" if self.names else ""
+        whose = format_count(self.graded, "parameter") + f" of {self.root}" + example
+        return f"{whose}: gradients since step {self.since}, in no parameter group"
+
+
 class EmptyUpdates(Observed):
-    """Updates in which nothing that the optimizer holds has a gradient, while a model has gradients that nobody uses."""
+    """Updates in which nothing that the optimizer holds has a gradient, while other parameters have some."""
 
     PROBE = "optimizer"
     PART = "EMPTY"
@@ -116,7 +141,7 @@ class EmptyUpdates(Observed):
     LEVEL = "W"
 
     optimizer: str = doc("class of the optimizer", "")
-    root: str = doc("class of the model that has gradients", "")
+    root: str = doc("class of the model that has gradients; with called, of the optimizer's own", "")
     since: int = doc("first step whose update changed nothing", 0)
     updates: int = doc("number of consecutive updates that were checked", 0)
     held: int = doc("parameters that the optimizer holds", 0)
@@ -124,9 +149,20 @@ class EmptyUpdates(Observed):
     strangers: int = doc("number of these that are not in that model", 0)
     graded: int = doc("number of parameters of that model that have a gradient and no optimizer; 0: not counted", 0)
     names: list[str] = doc("names of the first of these parameters, at most eight", factory=list)
+    called: bool | None = doc(
+        "true if it holds the whole of that model, which was called with gradients on before each of these updates"
+    )
+    resolved: bool | None = doc("true once it has gradients after all")
 
     def text(self) -> str:
         """What it holds, and what has gradients."""
+        if self.resolved:
+            return f"{self.optimizer} has gradients now; it had updated nothing since step {self.since}"
+        if self.called:
+            return (
+                f"{self.optimizer} has updated nothing since step {self.since}: {self.root} is called with gradients on,"
+                f" and none reaches its {format_count(self.held, 'parameter')}"
+            )
         text = f"{self.optimizer} has updated nothing since step {self.since}: of its {format_count(self.held, 'parameter')},"
         text += f" {self.frozen} are frozen and {self.strangers} are not in {self.root}"
         return text + (f", whose {', '.join(self.names[:3])} have gradients" if self.names else "")

@@ -225,6 +225,43 @@ def make_training(kind: str) -> Training:
     raise SystemExit(f"no kind {kind!r}")
 
 
+def train_contrast() -> None:
+    """Two views of a sample are pulled together; the projector behind the encoder is to be trained with it."""
+    encoder = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+    projector = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
+    parameters = [*encoder.parameters(), *(() if FAULTY else projector.parameters())]
+    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+    for _ in range(4):
+        for x, _ in DataLoader(make_samples(), batch_size=32, shuffle=True):
+            views = (functional.normalize(projector(encoder(x + 0.3 * torch.randn_like(x)))) for _ in range(2))
+            loss = functional.cross_entropy(next(views) @ next(views).T / 0.2, torch.arange(len(x)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            time.sleep(0.005)
+
+
+def train_adversaries() -> None:
+    """A generator beside a discriminator, each with an optimizer."""
+    generator = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, WIDTH))
+    discriminator = nn.Sequential(nn.Linear(WIDTH, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
+    optimizers = [torch.optim.Adam(net.parameters(), lr=1e-4) for net in (discriminator, generator)]
+    judge = functional.binary_cross_entropy_with_logits
+    for x, _ in DataLoader(make_samples(2560), batch_size=32, shuffle=True):
+        true, false = torch.ones(len(x), 1), torch.zeros(len(x), 1)
+        made = generator(torch.randn(len(x), 8)).detach()
+        optimizers[0].zero_grad()
+        (judge(discriminator(x), true) + judge(discriminator(made), false)).backward()
+        optimizers[0].step()
+        made = generator(torch.randn(len(x), 8))
+        optimizers[1].zero_grad()
+        judge(discriminator(made.detach() if FAULTY else made), true).backward()
+        optimizers[1].step()
+        time.sleep(0.005)
+
+
+OTHERS = {"left-out-beside": train_contrast, "cut-off": train_adversaries}  # that train more than one model
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    make_training(sys.argv[1]).run_training()
+    OTHERS.get(sys.argv[1], lambda: make_training(sys.argv[1]).run_training())()
