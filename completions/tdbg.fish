@@ -248,7 +248,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-S009	early stopping does not follow its metric'
     printf '%s\n' 'TD-S010	parameter groups with a learning rate of zero'
     printf '%s\n' 'TD-S011	optimizer that updates nothing of the model'
-    printf '%s\n' 'TD-S012	loss stays at chance level'
+    printf '%s\n' 'TD-S012	loss stays at chance level, or ends far above it'
 end
 
 function __tdbg_ADVICE

@@ -1,4 +1,4 @@
-"""TD-S012: a cross-entropy that stays where guessing puts it."""
+"""TD-S012: a cross-entropy that stays where guessing puts it, or ends far above."""
 
 import math
 from collections import deque
@@ -9,7 +9,7 @@ from typing import ClassVar
 from tdbg.core.events import End, Event, Finding, Observation, Params, Step, as_float
 from tdbg.core.observations import Observed
 from tdbg.core.observations.backward import LossGraph
-from tdbg.core.observations.optimizer import EmptyUpdates, UpdateSizes
+from tdbg.core.observations.optimizer import EmptyUpdates, ParameterGroups, UpdateSizes
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule, read_observations
@@ -20,6 +20,8 @@ from tdbg.rules.view import to_finite
 PATIENT_STEPS = 150  # since the rate rose last, until the loss is judged
 CERTAIN_STEPS = 1000  # from here on it is a warning
 WITHIN = 0.03  # of the loss of guessing, or of the first loss
+FAR = 2.0  # times the loss of guessing, and times the first losses
+AT_CHANCE, AS_AT_FIRST, FAR_ABOVE = "at chance level", "no better than at first", "far above chance level"
 LEAST_LOSSES, MOST_LOSSES = 16, 100  # that are compared
 LEAST_RATES = 16  # records in which the rate no longer rose
 FIRST_LOSSES = 5
@@ -44,6 +46,7 @@ class _State:
     step: int = 0
     ratio: float | None = None  # of the last update to the weights
     has_empty_updates: bool = False
+    maximizes: bool = False
     found: Finding | None = None
 
     def restart(self, step: int) -> None:
@@ -61,11 +64,13 @@ class LearnsNothing(ObservingRule[_State]):
     loss is a mean cross-entropy, and over how many classes. From 150 steps after the learning rate has stopped
     rising it compares the last losses on record with ln(classes), which a model gets that gives each class the
     same probability. It speaks when their mean is within 3 % of that, or above it and within 3 % of the first
-    losses, and the later half is not lower than the earlier one by 3 standard errors. Another model that is
-    trained later is judged anew. Where the loss has fallen by the end of the run, it becomes a note.
+    losses, and the later half is not lower than the earlier one by 3 standard errors; also when it is more than
+    twice both. Another model that is trained later is judged anew. Where the loss has fallen by the end of the run,
+    it becomes a note.
 
     Why it matters: Labels that were shuffled apart from their inputs, inputs of zeros, a model whose output does
-    not depend on its input, and updates that do not reach the weights all look like this.
+    not depend on its input, and updates that do not reach the weights all look like this. A model that is far
+    worse than one that guesses was driven off: updates that are too large, or that raise the loss.
 
     Example:
         TD-S012 info: the loss is at chance level after 150 steps: 2.304, ln(10 classes) = 2.303, rank 0
@@ -74,19 +79,20 @@ class LearnsNothing(ObservingRule[_State]):
     where it does not, at the model and its updates. A small learning rate may only need more steps.
 
     Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch
-    for a warning. 16 losses: those on record, and at the end those of the last 100 steps. A rate that still rises
+    for a warning, or 150 where it is far above. 16 losses: those on record, and at the end those of the last 100 steps. A rate that still rises
     (warm-up), and a loss of several terms, are left alone.
     """
 
     code = "TD-S012"
-    title = "loss stays at chance level"
+    title = "loss stays at chance level, or ends far above it"
     severity = "warning"
     causes = (
         *("TD-C008", "TD-C010", "TD-C013", "TD-C014", "TD-C021", "TD-C023", "TD-C024", "TD-D002", "TD-D003", "TD-G002"),
         *("TD-G003", "TD-G005", "TD-N005", "TD-S002", "TD-S004", "TD-S005", "TD-S006", "TD-S007", "TD-S010", "TD-S011"),
+        *("TD-G001", "TD-N004", "TD-S001", "TD-S008"),
     )
     listens: ClassVar[tuple[type[Event], ...]] = (Observation, Step, End, Params)
-    observes = (LossGraph, UpdateSizes, EmptyUpdates)
+    observes = (LossGraph, UpdateSizes, EmptyUpdates, ParameterGroups)
     kept = _State
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
@@ -117,7 +123,9 @@ class LearnsNothing(ObservingRule[_State]):
         if isinstance(seen, UpdateSizes):
             state.ratio = as_float(seen.ratio_median)
         elif isinstance(seen, EmptyUpdates):
-            state.has_empty_updates = True
+            state.has_empty_updates = not (seen.called or seen.resolved)  # called: of an optimizer beside others
+        elif isinstance(seen, ParameterGroups):
+            state.maximizes = any(group.get("maximize") is True for group in seen.groups)
         elif isinstance(seen, LossGraph):
             classes = seen.classes if (seen.classes or 0) > 1 else None
             # Several losses, or one over a changing number of classes, are not judged.
@@ -148,23 +156,29 @@ class LearnsNothing(ObservingRule[_State]):
         if steps < PATIENT_STEPS or state.rates < LEAST_RATES or len(state.losses) < LEAST_LOSSES:
             return None
         is_certain = steps >= CERTAIN_STEPS and state.epoch != 0
-        if state.found is None and self._is_flat(state):
-            state.found = self._make_flat_finding(process, state, step, self.severity if is_certain else "info")
+        level = self._find_level(state)
+        if level and state.found is None:
+            severity = self.severity if is_certain or level == FAR_ABOVE else "info"
+            state.found = self._make_flat_finding(process, state, step, level, severity)
             return state.found
-        if state.found is not None and is_certain and self._given[0].severity == "info" and self._is_flat(state):
+        if level and is_certain and self._given[0].severity == "info":
             self._given[0].severity = self.severity
         return None
 
-    def _is_flat(self, state: _State) -> bool:
-        """No better than guessing, and not falling."""
+    def _find_level(self, state: _State) -> str:
+        """Where a loss stays that is no better than guessing, and not falling; empty where it is."""
         losses = [loss for _, loss in state.losses]
-        guessing, first, mean = math.log(state.classes or 1), _compute_mean(state.first), _compute_mean(losses)
-        is_guessing = abs(mean - guessing) <= WITHIN * guessing
-        is_first = mean > guessing and abs(mean - first) <= WITHIN * first
         half = len(losses) // 2
         early, late = losses[:half], losses[half:]
         error = math.sqrt(_compute_variance(early) / len(early) + _compute_variance(late) / len(late))
-        return (is_guessing or is_first) and _compute_mean(early) - _compute_mean(late) <= SIGMAS * error
+        if _compute_mean(early) - _compute_mean(late) > SIGMAS * error:
+            return ""
+        guessing, first, mean = math.log(state.classes or 1), _compute_mean(state.first), _compute_mean(losses)
+        if abs(mean - guessing) <= WITHIN * guessing:
+            return AT_CHANCE
+        if mean > guessing and abs(mean - first) <= WITHIN * first:
+            return AS_AT_FIRST
+        return FAR_ABOVE if mean > FAR * max(guessing, first) else ""
 
     def _note_fall(self, state: _State) -> None:
         """A model that began to learn late is a slow start."""
@@ -175,10 +189,9 @@ class LearnsNothing(ObservingRule[_State]):
                 0, f"it fell later: mean of the last losses of the run {format_figure(mean)}"
             )
 
-    def _make_flat_finding(self, process: ProcessDir, state: _State, step: int, severity: str) -> Finding:
+    def _make_flat_finding(self, process: ProcessDir, state: _State, step: int, level: str, severity: str) -> Finding:
         classes, mean = state.classes or 1, _compute_mean([loss for _, loss in state.losses])
         guessing = math.log(classes)
-        what = "at chance level" if abs(mean - guessing) <= WITHIN * guessing else "no better than at first"
         evidence = [
             f"mean of the last {format_count(len(state.losses), 'loss')}: {format_figure(mean)}; of the first {len(state.first)}: {format_figure(_compute_mean(state.first))}",
             f"learning rate {format_figure(state.rate)}",
@@ -188,14 +201,14 @@ class LearnsNothing(ObservingRule[_State]):
         if state.ratio is not None:
             evidence.append(f"update to weight {format_figure(state.ratio)} (median of the sampled weights)")
         return self.make_finding(
-            f"the loss is {what} after {format_count(step - state.begun, 'step')}: {format_figure(mean)}, ln({format_count(classes, 'class')}) = {format_figure(guessing)},"
+            f"the loss is {level} after {format_count(step - state.begun, 'step')}: {format_figure(mean)}, ln({format_count(classes, 'class')}) = {format_figure(guessing)},"
             f" {process.display_name}",
             severity=severity,
             first_step=step,
             rank=process.rank,
             phase="loss",
             evidence=evidence,
-            cause=_find_suspect(state),
+            cause=_find_suspect(state, level),
             try_next="overfit one batch of 8 samples; print the inputs and labels that the loss receives",
             grade="statistical",
         )
@@ -216,8 +229,10 @@ def _compute_median(values: Collection[float]) -> float:
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _find_suspect(state: _State) -> str:
+def _find_suspect(state: _State, level: str) -> str:
     """The first of what is suspicious in the record, in the order in which one would look."""
+    if state.maximizes:
+        return "the optimizer maximizes the loss: maximize=True"
     if state.has_empty_updates:
         return "the optimizer updates none of the parameters of this model (TD-S011)"
     if state.rate < 1e-7:
@@ -226,5 +241,7 @@ def _find_suspect(state: _State) -> str:
         return "gradients are close to zero: the loss hardly depends on the weights"
     if state.ratio is not None and state.ratio < 1e-6:
         return "updates are far smaller than the weights: a rate that is too small, or a format that is too coarse"
+    if level == FAR_ABOVE:
+        return "updates that are too large, or that raise the loss: a wrong sign of the loss or of the gradients"
     usual = "gradients and updates look usual" if state.ratio is not None else "gradients look usual"
     return f"{usual}: labels that do not belong to their inputs, or inputs that carry nothing"

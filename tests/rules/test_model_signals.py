@@ -187,6 +187,34 @@ def test_a_loss_above_guessing_that_stays_at_its_first_value(one_rank: Any) -> N
     assert "no better than at first after 150 steps: 3." in finding.title
 
 
+@pytest.mark.parametrize("maximizes", [False, True])
+def test_a_loss_far_above_guessing_is_a_warning(one_rank: Any, maximizes: bool) -> None:
+    run, rank = one_rank
+    groups = make_observation("optimizer", "GROUPS", 1, groups=[{"lr": 1e-3, "maximize": maximizes}])
+    run.emit_events(rank, CROSS_ENTROPY, groups, *iter_steps(lambda noise, step: GUESSING + step + noise.random()))
+    (finding,) = run.judge_stream().findings
+    assert (finding.code, finding.severity, finding.first_step) == ("TD-S012", "warning", 150)
+    assert finding.title.startswith("the loss is far above chance level after 150 steps: 10")
+    words = "the optimizer maximizes the loss" if maximizes else "updates that are too large, or that raise the loss"
+    assert finding.cause.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        lambda noise, step: 40.0 / step**0.1 + noise.gauss(0.0, 0.1),  # a bad start from which it falls
+        lambda noise, step: 30.0 + noise.random() * 20,  # high from the first step on, as under a wide initialization
+        lambda noise, step: 3.5 + noise.gauss(0.0, 0.2) if step > 20 else GUESSING,
+    ],
+)
+def test_a_loss_above_guessing_that_was_so_at_first_or_falls_is_not_called_far_above(
+    one_rank: Any, losses: Losses
+) -> None:
+    run, rank = one_rank
+    run.emit_events(rank, CROSS_ENTROPY, *iter_steps(losses))
+    assert not any("far above" in finding.title for finding in run.judge_stream().findings)
+
+
 def test_the_last_losses_tell_it_where_few_steps_have_a_record(one_rank: Any) -> None:
     run, rank = one_rank
     events = list(iter_steps(draw_flat))

@@ -148,6 +148,7 @@ class Training:
     returns_to_train_mode: bool = True
     evaluation_every: int = 20
     averages: bool = False
+    maximizes: bool = False
     mixed: bool = False  # precision
     epochs: int = 4
     step_s: float = 0.005
@@ -158,7 +159,7 @@ class Training:
             DataLoader(self.data, batch_size=32, shuffle=True),
             DataLoader(make_samples(128, seed=2), batch_size=32),
         )
-        optimizer = torch.optim.AdamW(self.optimized(model).parameters(), lr=1e-3)
+        optimizer = torch.optim.AdamW(self.optimized(model).parameters(), lr=1e-3, maximize=self.maximizes)
         average = torch.optim.swa_utils.AveragedModel(model) if self.averages else None
         model.train()
         step = 0
@@ -212,6 +213,8 @@ def make_training(kind: str) -> Training:
             return Training(model=make_frozen_net(), optimized=lambda model: model.body if FAULTY else model)
         case "shuffled-labels":
             return Training(data=make_samples(1280, shuffled=FAULTY), epochs=5)
+        case "maximized":
+            return Training(data=make_samples(1280), epochs=5, maximizes=FAULTY)
         case "layers-in-a-list":
             return Training(model=Listed())
         case "still-norm":
