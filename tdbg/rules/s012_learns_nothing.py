@@ -79,8 +79,8 @@ class LearnsNothing(ObservingRule[_State]):
     where it does not, at the model and its updates. A small learning rate may only need more steps.
 
     Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch
-    for a warning, or 150 where it is far above. 16 losses: those on record, and at the end those of the last 100 steps. A rate that still rises
-    (warm-up), and a loss of several terms, are left alone.
+    for a warning, or 150 where the loss is far above. 16 losses: those on record, and at the end those of the last
+    100 steps. A rate that still rises (warm-up), and a loss of several terms, are left alone.
     """
 
     code = "TD-S012"

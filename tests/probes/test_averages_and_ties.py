@@ -59,6 +59,22 @@ def test_the_first_step_that_has_time_for_the_look_has_it(start_watch: Any, tmp_
     assert set(refused) == set(range(20, 27))
 
 
+@pytest.mark.parametrize("keeps", ["train mode", "eval mode", "trainable", "no weights"])
+def test_a_frozen_layer_in_train_mode_is_a_note(start_watch: Any, tmp_path: Path, keeps: str) -> None:
+    watched = start_watch(**BUILD)
+    model = make_normed_model(affine=keeps != "no weights")
+    body = [model[0], model[1]]
+    for part in body:
+        part.requires_grad_(keeps == "trainable")
+    if keeps == "eval mode":
+        model[1].eval()
+    train_model(model)
+    found = [one for one in judge_watch(watched, tmp_path) if one.code == "TD-C025"]
+    assert [one.severity for one in found] == (["info"] if keeps == "train mode" else [])
+    if found:
+        assert found[0].title == "1 frozen batch norm layer still updates its running statistics: 1, rank 0"
+
+
 def test_inputs_of_zero_are_another_cause(start_watch: Any, tmp_path: Path) -> None:
     watched = start_watch(**BUILD)
     model = make_normed_model()

@@ -159,6 +159,23 @@ class IdleStatistics(Observed):
         )
 
 
+class FrozenStatistics(Observed):
+    """Batch normalisation layers whose weights are frozen and whose running statistics each batch still moves."""
+
+    PROBE = "model-build"
+    PART = "FROZEN"
+    EVIDENCE = Evidence.LOCATED
+    LEVEL = "I"
+
+    layers: list[str] = doc("layers in train mode with frozen weights, at most eight", factory=list)
+    layer_count: int = doc("number of these layers", 0)
+
+    def text(self) -> str:
+        """Which they are."""
+        layers = format_count(self.layer_count, "batch norm layer")
+        return f"{layers} in train mode with frozen weights: {', '.join(self.layers)}"
+
+
 class ShapeMismatch(Observed):
     """A module whose forward raised because shapes did not fit."""
 

@@ -18,6 +18,7 @@ from tdbg.core.frames import get_line
 from tdbg.core.guard import Guard
 from tdbg.core.observations.model_build import (
     BrokenTie,
+    FrozenStatistics,
     IdleStatistics,
     InitialWeights,
     ModuleTree,
@@ -30,7 +31,7 @@ from tdbg.probes.forward import round_number
 from tdbg.probes.memory.live_tensors import is_out_of_memory
 from tdbg.probes.model_build import module_tree
 from tdbg.probes.model_build.broken_ties import Pair, compare_pairs, expects_tied_weights, find_pairs
-from tdbg.probes.model_build.idle_averages import LEAST_STEPS, find_idle, find_norms, read_norms
+from tdbg.probes.model_build.idle_averages import LEAST_STEPS, find_frozen, find_idle, find_norms, read_norms
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
 from tdbg.runtime.identity_keys import IdentityKeys
@@ -141,6 +142,7 @@ class ModelBuild(Probe):
         UngradedParameters,
         StuckAtZero,
         BrokenTie,
+        FrozenStatistics,
         IdleStatistics,
         ShapeMismatch,
     )
@@ -384,6 +386,8 @@ class ModelBuild(Probe):
         found = find_norms(self.monitor.trained_roots())
         if not found:
             return True
+        if frozen := find_frozen(found):
+            self.emit(FrozenStatistics(layers=frozen[:MAX_NAMES], layer_count=len(frozen)), step=self.monitor.step)
         with self.work():
             values = read_norms([layer for _, layer in found])
         names, momenta = [name for name, _ in found], [layer.momentum for _, layer in found]

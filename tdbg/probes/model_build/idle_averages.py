@@ -24,6 +24,11 @@ def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, Any]]:
     ][:MAX_NORMS]
 
 
+def find_frozen(norms: Iterable[tuple[str, Any]]) -> list[str]:
+    """Of `find_norms`: the names of layers whose weights are frozen, while each batch moves their statistics."""
+    return [name for name, layer in norms if layer.weight is not None and not layer.weight.requires_grad]
+
+
 def read_norms(layers: Iterable[Any]) -> Tensor:
     """For each layer the largest running mean, and the batches it has seen; on the device of the first."""
     means = [layer.running_mean.detach().abs().amax().float() for layer in layers]
