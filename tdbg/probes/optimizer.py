@@ -22,7 +22,7 @@ from tdbg.core.observations.optimizer import (
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
-from tdbg.runtime.beside import ForgottenModule, ModulesBeside, trained_parameters_of
+from tdbg.runtime.beside import ForgottenModule, ModulesBeside, beside_history_of
 from tdbg.runtime.root_modules import clean_path, unwrap_module
 from tdbg.runtime.sampling import select_evenly, view_sample
 from tdbg.runtime.torch_compat import norms_of
@@ -47,7 +47,7 @@ LATER_LOOKS = 6  # in each look at doubling intervals: enough for whatever is to
 COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then one in so many
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 EMPTY_LOOKS = 4  # in a row without any gradient in the optimizer, while the model has some
-UNREACHED_LOOKS = 12  # in a row where the optimizer's own model is called: its loss may begin some steps later
+UNREACHED_STEPS = 12  # in a row where the optimizer's own model is called: its loss may begin some steps later
 UNUSED_STEPS = 4  # from the first look at unregistered parameters with gradients to the one that tells of them
 UNFROZEN_STEPS = 3  # from the first look at unfrozen parameters with gradients to the one that tells of them
 MANY_PARAMETERS = 500  # of a model with more, unregistered ones are searched for more rarely while there are none
@@ -88,8 +88,16 @@ class _Run:
 
     step: int
     looks: int = 0
-    called: int = 0  # of these looks: those at which the model of an optimizer without any gradient had been called
-    is_told: bool = False
+
+
+@dataclass(slots=True)
+class _EmptyRun(_Run):
+    """Looks in a row in which an optimizer had no gradient at all."""
+
+    called: int = 0  # steps in which its own model had been called
+    called_step: int = 0  # the last of these
+    is_called: bool = True  # in each of them
+    watch: ValueWatch | None = None  # of what it holds: an update may clear the gradients that it had
 
 
 @PROBES.add
@@ -127,13 +135,14 @@ class OptimizerReport(Probe):
         self._unregistered: ValueWatch | None = None
         self._unfrozen: ValueWatch | None = None
         self._frozen = frozen_parameters_of(self.monitor)
-        self._trained = trained_parameters_of(self.monitor)
-        self._beside = ModulesBeside(self._trained)
-        self._told_beside: list[int] = []  # ids of the modules
+        self._history = beside_history_of(self.monitor)
+        self._beside = ModulesBeside(self._history)
         self._reported_unregistered = False  # and nothing has explained them since
         self._is_large = False  # the model, at the last search for them
         self._both = 0
-        self._empty: weakref.WeakKeyDictionary[Optimizer, _Run] = weakref.WeakKeyDictionary()  # without any gradient
+        self._empty: weakref.WeakKeyDictionary[Optimizer, _EmptyRun] = (
+            weakref.WeakKeyDictionary()
+        )  # without any gradient
         self._backwards = 0
         self._backward_step = 0  # the step of the last of them
         self._seen_backwards: weakref.WeakKeyDictionary[Optimizer, int] = (
@@ -166,7 +175,7 @@ class OptimizerReport(Probe):
         self.patch_at("module-loaded", after=self._module_loaded)
 
     def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
-        self._trained.add(args[0].parameters())
+        self._history.add_trained(args[0].parameters())
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
         if torch.is_grad_enabled() and self._looks < COVERAGE_LOOKS:
@@ -284,30 +293,28 @@ class OptimizerReport(Probe):
         return graded if not watch.is_changed and watch.compared - watch.step >= UNFROZEN_STEPS else []
 
     def _look_beside(self, roots: Sequence[nn.Module], holders: Collection[int]) -> None:
-        """Tell of models beside the trained ones whose gradients nobody uses, each once."""
-        if self._empty:  # an optimizer without any gradient was built on something else: that is the news
-            return
+        """Tell of models beside the trained ones whose gradients nobody uses, each once in a run."""
+        if any(not run.is_called for run in self._empty.values()):
+            return  # an optimizer without any gradient was built on something else: that is the news
         of_trained = {id(p) for root in roots for p in root.parameters()} | set(holders)
-        step = self.monitor.step + 1
-        for found in self._beside.follow_forgotten(of_trained, step, SETTLED_STEPS - 1, self.monitor.read_late):
-            if id(found.module) not in self._told_beside:
-                self._told_beside.append(id(found.module))
-                self._tell_beside(found, roots)
+        tops, step = self.monitor.roots.list_roots(), self.monitor.step + 1
+        forgotten = self._beside.follow_forgotten(tops, of_trained, step, SETTLED_STEPS - 1, self.monitor.read_late)
+        for found in forgotten:
+            self._tell_beside(found, roots)
 
     def _tell_beside(self, found: ForgottenModule, roots: Sequence[nn.Module]) -> None:
         names = {id(p): clean_path(path) for path, p in found.module.named_parameters()}
         seen = ForgottenModel(
             root=type(unwrap_module(found.module)).__name__,
+            number=self._history.told_count,
             trained=[type(unwrap_module(root)).__name__ for root in roots[:MAX_NAMES]],
             since=found.since,
             graded=len(found.parameters),
             names=[names[id(p)] for p in found.parameters[:MAX_NAMES]],
             shape=list(found.parameters[0].shape),
         )
+        self._history.told_count += 1
         self.emit(seen)
-        resolved = ForgottenModel(root=seen.root, since=seen.since, resolved=True)
-        held_later = [p for p in found.module.parameters() if p.requires_grad]
-        self.monitor.optimizers.when_held(held_later, lambda: self.guard.call_guarded(self.emit, resolved))
 
     def _follow_unregistered(self, roots: Iterable[nn.Module], holders: Collection[int]) -> list[Unregistered]:
         """The parameters in plain containers that get gradients and that nothing has updated for some steps.
@@ -345,7 +352,7 @@ class OptimizerReport(Probe):
         for optimizer in self.monitor.optimizers:
             works = [type(optimizer).__name__] if id(optimizer) in at_work else []
             for group in optimizer.param_groups:
-                self._trained.add(group["params"])
+                self._history.add_trained(group["params"])
                 for parameter in group["params"]:
                     holders.setdefault(id(parameter), []).extend(works)
         return holders
@@ -430,35 +437,48 @@ class OptimizerReport(Probe):
         """
         held = [p for group in optimizer.param_groups for p in group["params"]]
         if (moved is not None and moved.names) or any(p.grad is not None for p in held):
-            run = self._empty.pop(optimizer, None)
-            if run is not None and run.is_told:
-                seen = EmptyUpdates(optimizer=type(optimizer).__name__, since=run.step, resolved=True)
-                self.emit(seen, step=self._backward_step)
+            self._empty.pop(optimizer, None)
             return
-        run = self._empty.setdefault(optimizer, _Run(self._backward_step))
+        run = self._empty.setdefault(optimizer, _EmptyRun(self._backward_step))
         run.looks += 1
-        model = self._beside.find_called({id(p) for p in held}) if run.called == run.looks - 1 else None
-        run.called += model is not None
+        self._follow_calls(run, held)
         if run.looks == EMPTY_LOOKS and held:
             self._tell_empty(optimizer, held, run)
-        if run.called == run.looks == UNREACHED_LOOKS and model is not None and not run.is_told:
-            self._tell_unreached(optimizer, held, run, model)
+        if run.is_called and run.called >= UNREACHED_STEPS and optimizer not in self._history.unreached:
+            self._tell_unreached(optimizer, held, run)
 
-    def _tell_unreached(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _Run, model: nn.Module) -> None:
-        """The optimizer's own model is called with gradients on, at every look, and none reaches it."""
-        run.is_told = True
+    def _follow_calls(self, run: _EmptyRun, held: Sequence[Tensor]) -> None:
+        """Whether the model that the optimizer holds was called in each step, and what it holds has stayed."""
+        if not run.is_called or run.called_step == self._backward_step:
+            return
+        run.is_called = self._beside.find_called({id(p) for p in held}) is not None
+        if not run.is_called:
+            return
+        run.called, run.called_step = run.called + 1, self._backward_step
+        if run.watch is None:
+            run.watch = ValueWatch(held, self._backward_step)
+        else:
+            run.watch.compare(held, self._backward_step, self.monitor.read_late)
+
+    def _tell_unreached(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _EmptyRun) -> None:
+        """The optimizer's own model is called with gradients on in each step, and none reaches it."""
+        model = self._beside.find_called({id(p) for p in held})
+        if model is None or run.watch is None or run.watch.is_changed:
+            return
         seen = EmptyUpdates(
             optimizer=type(optimizer).__name__,
             root=type(unwrap_module(model)).__name__,
+            number=len(self._history.unreached),
             since=run.step,
             updates=run.looks,
             held=len(held),
             frozen=sum(not p.requires_grad for p in held),
             called=True,
         )
-        self.emit(seen, step=run.step)
+        self._history.unreached.add(optimizer)
+        self.emit(seen, step=self._backward_step)
 
-    def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _Run) -> None:
+    def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _EmptyRun) -> None:
         is_main = self.monitor.is_main(optimizer)
         if not is_main and self._may_rest(held):
             return
@@ -478,7 +498,6 @@ class OptimizerReport(Probe):
             graded=len(graded),
             names=[clean_path(paths.get(id(p), "")) or self._name_of(p) for p in graded[:MAX_NAMES]],
         )
-        run.is_told = True
         self.emit(seen, step=run.step)
 
     def _may_rest(self, held: Sequence[Tensor]) -> bool:

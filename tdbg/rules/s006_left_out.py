@@ -14,14 +14,14 @@ CAUSES = {
     "forgotten": "the optimizer was built before the layer, or its parameter list leaves the layer out",
     "unfrozen": "requires_grad_(True) alone trains nothing: the optimizer was built without these parameters",
     "twice": "two optimizers were given the same parameters",
-    BESIDE: "a part that is called beside the model (value network, projector, loss with weights) has to be given to an"
-    " optimizer by itself",
+    BESIDE: "what is called beside the model (a value network, a projector, a loss with weights) is not in"
+    " model.parameters(); or it is to stay as it is",
     "unregistered": "parameters() does not reach layers in a plain list, tuple, set or dict, nor do state_dict() and to()",
 }
 TRY = {
     "unfrozen": "call optimizer.add_param_group for them when they are unfrozen, or build the optimizer with all parameters",
     "forgotten": "build the optimizer last, or call add_param_group; freeze parameters that must not train with requires_grad_(False)",
-    BESIDE: "add its parameters() to an optimizer; freeze a part that must not train with requires_grad_(False)",
+    BESIDE: "if it is to stay as it is, freeze it with requires_grad_(False); else add its parameters() to an optimizer",
     "unregistered": "hold them in nn.ModuleList, nn.ModuleDict or nn.ParameterList; freeze parameters that must not"
     " train with requires_grad_(False)",
 }
@@ -39,9 +39,9 @@ class LeftOut(KindsRule):
     dict of the model get gradients and nothing updates them; and when two optimizers that both step in turn
     hold the same parameters. Parameters that were frozen earlier in the run and get gradients now are meant to
     train, however many they are: it speaks when no optimizer holds them three steps later and nothing changes them.
-    And it speaks of a whole model beside the trained one (a value network, a projector, a loss with weights) that
-    is called in training mode, gets gradients, is in no optimizer and does not change. One that was loaded, or that
-    an optimizer held earlier, is assumed to be left alone on purpose.
+    As a note it names a whole model beside the trained one (a value network, a projector, a loss with weights) that
+    is called in training mode, gets gradients, is in no optimizer and does not change, which may be meant. One that
+    was loaded by `load_state_dict`, or that an optimizer held earlier, is left alone.
 
     Why it matters: A layer that was added after the optimizer was built, missed by a filter over names, or held in
     a plain list, which `parameters()` does not reach, keeps its random initial values for good, and backward
@@ -53,7 +53,7 @@ class LeftOut(KindsRule):
         layers[0].bias, layers[1].weight, ..., rank 0
         TD-S006 warning: 12 unfrozen parameters are in no optimizer; gradients seen from step 201:
         backbone.0.weight, backbone.0.bias, backbone.2.weight, ..., rank 0
-        TD-S006 warning: 4 parameters of ValueNet, called beside Policy, are in no optimizer: net.0.weight,
+        TD-S006 info: 4 parameters of ValueNet, called beside Policy, are in no optimizer: net.0.weight,
         net.0.bias, net.2.weight, ..., rank 0
 
     What to do: Build the optimizer after the model is complete, or `add_param_group` what came later. Hold layers
@@ -94,17 +94,15 @@ class LeftOut(KindsRule):
                 overwrite_finding(self._given[kind][0], add_grade(found, seen))
 
     def _evaluate_beside(self, process: ProcessDir, seen: ForgottenModel) -> Iterable[tuple[str, Finding]]:
-        kind = f"{BESIDE} {seen.root} {seen.since}"  # a program may have several
-        if seen.resolved:
-            self._resolve(process, kind, HELD_LATER, seen.step)
-        elif self.is_news(process, kind):
+        kind = f"{BESIDE} {seen.number}"  # a program may have several
+        if self.is_news(process, kind):
             held = format_count(seen.graded, "parameter")
             beside = f", called beside {join_limited(seen.trained, 2)}," if seen.trained else ""
             verb = "is" if seen.graded == 1 else "are"
             where = f"{held} of {seen.root}{beside} {verb} in no optimizer"
             names = join_limited(seen.names, 3, seen.graded)
             found = self._make_kind(process, BESIDE, f"{where}: {names}", seen.names, seen.text())
-            found.first_step = seen.since
+            found.first_step, found.severity = seen.since, "info"
             yield kind, found
 
     def _make_kind(self, process: ProcessDir, kind: str, what: str, names: list[str], evidence: str) -> Finding:

@@ -123,7 +123,7 @@ class LearnsNothing(ObservingRule[_State]):
         if isinstance(seen, UpdateSizes):
             state.ratio = as_float(seen.ratio_median)
         elif isinstance(seen, EmptyUpdates):
-            state.has_empty_updates = not (seen.called or seen.resolved)  # called: of an optimizer beside others
+            state.has_empty_updates = state.has_empty_updates or not seen.called  # that is of a model beside
         elif isinstance(seen, ParameterGroups):
             state.maximizes = any(group.get("maximize") is True for group in seen.groups)
         elif isinstance(seen, LossGraph):

@@ -6,45 +6,52 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
+from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.unregistered import ValueWatch
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from tdbg.runtime.monitor import Monitor
 
-MAX_MODULES = 16  # of a step: a program that calls more roots than these is none that trains one beside another
-MAX_WATCHED = 4
-READ_LATE = Callable[[Tensor, Callable[..., None]], None]
+MAX_MODULES = 64  # that are remembered of a step
+MAX_WATCHED = 16
+ReadLate = Callable[[Tensor, Callable[..., None]], None]
 
 
-class TrainedParameters:
-    """The parameters that some optimizer held, or that were loaded, at one of the looks of the whole run.
+class BesideHistory:
+    """What is known of a run: it outlasts the probes that look at it now and then.
 
-    Who trained a model before, or loaded it, may run it further without an optimizer on purpose. Cost: a tenth of a
-    microsecond each.
+    Parameters that some optimizer held, or that were loaded, at one of the looks: who trained or loaded a model may run
+    it further without an optimizer on purpose. Cost: a tenth of a microsecond each.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, weakref.ref[Tensor]] = {}
+        self._trained: dict[int, weakref.ref[Tensor]] = {}
+        self.told: IdentityKeys[nn.Module, None] = IdentityKeys()
+        self.told_count = 0
+        self.unreached: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # told of: no gradient reaches its model
 
-    def add(self, parameters: Iterable[Tensor]) -> None:
-        """Remember these."""
-        known = self._known
+    def add_trained(self, parameters: Iterable[Tensor]) -> None:
+        """Remember these as trained or loaded."""
+        known = self._trained
         for one in parameters:
             if id(one) not in known or known[id(one)]() is not one:
                 known[id(one)] = weakref.ref(one)
 
-    def __contains__(self, parameter: Tensor) -> bool:
-        known = self._known.get(id(parameter))
+    def was_trained(self, parameter: Tensor) -> bool:
+        """True if it was held by an optimizer, or loaded."""
+        known = self._trained.get(id(parameter))
         return known is not None and known() is parameter
 
 
-_OF_RUNS: "weakref.WeakKeyDictionary[Monitor, TrainedParameters]" = weakref.WeakKeyDictionary()
+_OF_RUNS: "weakref.WeakKeyDictionary[Monitor, BesideHistory]" = weakref.WeakKeyDictionary()
 
 
-def trained_parameters_of(monitor: "Monitor") -> TrainedParameters:
-    """What is known of a run: it outlasts the probes that look at it now and then."""
-    return _OF_RUNS.setdefault(monitor, TrainedParameters())
+def beside_history_of(monitor: "Monitor") -> BesideHistory:
+    """What is known of a run so far."""
+    return _OF_RUNS.setdefault(monitor, BesideHistory())
 
 
 class ForgottenModule(NamedTuple):
@@ -58,8 +65,8 @@ class ForgottenModule(NamedTuple):
 class ModulesBeside:
     """Which roots were called in training mode with gradients on, and which of them nothing trains."""
 
-    def __init__(self, trained: TrainedParameters) -> None:
-        self._trained = trained
+    def __init__(self, history: BesideHistory) -> None:
+        self._history = history
         self._called: IdentityKeys[nn.Module, None] = IdentityKeys()
         self._called_before: IdentityKeys[nn.Module, None] = IdentityKeys()
         self._watches: IdentityKeys[nn.Module, ValueWatch] = IdentityKeys()
@@ -71,10 +78,11 @@ class ModulesBeside:
 
     def end_step(self) -> None:
         """The main optimizer has updated. Another one may update after it, by calls of this step."""
-        self._called_before, self._called = self._called, IdentityKeys()
+        if self._called or self._called_before:
+            self._called_before, self._called = self._called, IdentityKeys()
 
     def find_called(self, held: Collection[int]) -> nn.Module | None:
-        """A model called lately all of whose trainable parameters are among the held ones, which are not empty."""
+        """A model called lately all of whose trainable parameters, and there are some, are among the held ones."""
         for module in [*self._called, *self._called_before]:
             trainable = [p for p in module.parameters() if p.requires_grad]
             if trainable and all(id(p) in held for p in trainable):
@@ -82,25 +90,37 @@ class ModulesBeside:
         return None
 
     def follow_forgotten(
-        self, of_trained: Collection[int], step: int, least_steps: int, read_late: READ_LATE
+        self,
+        roots: Iterable[nn.Module],
+        of_trained: Collection[int],
+        step: int,
+        least_steps: int,
+        read_late: ReadLate,
     ) -> list[ForgottenModule]:
         """The models beside the trained ones that get gradients, and that nothing has changed for some steps.
 
-        of_trained: ids of the parameters of trained models and of those that optimizers hold.
+        roots: of these the losses with parameters of their own are added, whose calls are not seen. of_trained: ids of
+        the parameters of trained models and of those that optimizers hold. Each model is given once in a run.
         """
+        criteria = [root for root in roots if root.training and is_criterion(root, (), {})]
         found = []
-        for module in list(self._called):
+        for module in {id(one): one for one in [*self._called, *criteria]}.values():
+            if module in self._history.told:
+                continue
             parameters = [p for p in module.parameters() if p.requires_grad]
             graded = [p for p in parameters if p.grad is not None]
-            if not graded or any(id(p) in of_trained or p in self._trained for p in parameters):
+            if not graded or any(id(p) in of_trained or self._history.was_trained(p) for p in parameters):
                 self._watches.pop(module, None)
                 continue
             watch = self._watches.get(module)
-            if watch is None or not watch.is_of(graded):
+            if watch is None or not watch.is_of(parameters):
                 if watch is not None or len(self._watches) < MAX_WATCHED:
-                    self._watches[module] = ValueWatch(graded, step)
+                    self._watches[module] = ValueWatch(parameters, step)
                 continue
-            watch.compare(graded, step, read_late)
-            if not watch.is_changed and watch.compared - watch.step >= least_steps:
-                found.append(ForgottenModule(module, graded, watch.step))
+            watch.compare(parameters, step, read_late)
+            if watch.is_changed or watch.compared - watch.step < least_steps:
+                continue
+            self._watches.pop(module, None)
+            self._history.told[module] = None
+            found.append(ForgottenModule(module, graded, watch.step))
         return found

@@ -21,7 +21,7 @@ NAMED = {  # kind -> code, and a part of the first line
         "TD-S006",
         "4 parameters of Sequential, called beside Sequential, are in no optimizer: 0.weight",
     ),
-    "cut-off": ("TD-S011", "Adam has updated nothing since step 2: no gradient reaches the 4 parameters of Sequential"),
+    "cut-off": ("TD-S011", "Adam updated nothing in steps 2 to 13: no gradient reached the 4 parameters that it holds"),
     "shuffled-labels": (
         "TD-S012",
         "steps: 1.",

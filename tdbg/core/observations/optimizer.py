@@ -113,20 +113,18 @@ class ForgottenModel(Observed):
     PROBE = "optimizer"
     PART = "BESIDE"
     EVIDENCE = Evidence.LOCATED
-    LEVEL = "W"
+    LEVEL = "I"
 
     root: str = doc("class of that model", "")
+    number: int = doc("which such model of the run it is, from 0", 0)
     trained: list[str] = doc("classes of the models that optimizers update, at most eight", factory=list)
     since: int = doc("the first step in which its gradients were seen", 0)
     graded: int = doc("number of its parameters that have a gradient", 0)
     names: list[str] = doc("names of the first of these parameters, at most eight", factory=list)
     shape: list[int] = doc("shape of the first of them", factory=list)
-    resolved: bool | None = doc("true once an optimizer holds some of them")
 
     def text(self) -> str:
-        """Whose gradients nobody uses, or that somebody does by now."""
-        if self.resolved:
-            return f"an optimizer now holds parameters of {self.root}, which was in none"
+        """Whose gradients nobody uses."""
         example = f" ({self.names[0]} of shape {self.shape})" if self.names else ""
         whose = format_count(self.graded, "parameter") + f" of {self.root}" + example
         return f"{whose}: gradients since step {self.since}, in no parameter group"
@@ -152,16 +150,14 @@ class EmptyUpdates(Observed):
     called: bool | None = doc(
         "true if it holds the whole of that model, which was called with gradients on before each of these updates"
     )
-    resolved: bool | None = doc("true once it has gradients after all")
+    number: int | None = doc("with called: which such optimizer of the run it is, from 0")
 
     def text(self) -> str:
         """What it holds, and what has gradients."""
-        if self.resolved:
-            return f"{self.optimizer} has gradients now; it had updated nothing since step {self.since}"
         if self.called:
             return (
-                f"{self.optimizer} has updated nothing since step {self.since}: {self.root} is called with gradients on,"
-                f" and none reaches its {format_count(self.held, 'parameter')}"
+                f"{self.optimizer} has updated nothing since step {self.since}: {self.root} was called with gradients on,"
+                f" and none reached the {format_count(self.held, 'parameter')} of the optimizer"
             )
         text = f"{self.optimizer} has updated nothing since step {self.since}: of its {format_count(self.held, 'parameter')},"
         text += f" {self.frozen} are frozen and {self.strangers} are not in {self.root}"
