@@ -47,6 +47,7 @@ class _State:
     ratio: float | None = None  # of the last update to the weights
     has_empty_updates: bool = False
     maximizes: bool = False
+    plays: bool = False  # several optimizers: two models may play against each other, whose losses may rise
     found: Finding | None = None
 
     def restart(self, step: int) -> None:
@@ -80,7 +81,8 @@ class LearnsNothing(ObservingRule[_State]):
 
     Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch
     for a warning, or 150 where the loss is far above. 16 losses: those on record, and at the end those of the last
-    100 steps. A rate that still rises (warm-up), and a loss of several terms, are left alone.
+    100 steps. A rate that still rises (warm-up), and a loss of several terms, are left alone; a loss that is far
+    above also where several optimizers are at work, as in a GAN.
     """
 
     code = "TD-S012"
@@ -100,8 +102,10 @@ class LearnsNothing(ObservingRule[_State]):
         state = self._states[process.label]
         for seen in read_observations(event, self.observes):
             self.evaluate(process, state, seen)
-        if isinstance(event, Params) and state.model.is_replaced(event):
-            state.restart(state.step)
+        if isinstance(event, Params):
+            state.plays = state.plays or len(event.optimizers) > 1
+            if state.model.is_replaced(event):
+                state.restart(state.step)
         if not state.classes:
             return ()
         found = None
@@ -178,7 +182,7 @@ class LearnsNothing(ObservingRule[_State]):
             return AT_CHANCE
         if mean > guessing and abs(mean - first) <= WITHIN * first:
             return AS_AT_FIRST
-        return FAR_ABOVE if mean > FAR * max(guessing, first) else ""
+        return FAR_ABOVE if mean > FAR * max(guessing, first) and not state.plays else ""
 
     def _note_fall(self, state: _State) -> None:
         """A model that began to learn late is a slow start."""

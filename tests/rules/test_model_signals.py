@@ -199,6 +199,13 @@ def test_a_loss_far_above_guessing_is_a_warning(one_rank: Any, maximizes: bool) 
     assert finding.cause.startswith(words)
 
 
+def test_where_two_models_play_against_each_other_a_loss_may_rise(one_rank: Any) -> None:
+    run, rank = one_rank
+    both = Params(names=["a"], numel=[4], optimizers=["Adam", "Adam"])
+    run.emit_events(rank, CROSS_ENTROPY, both, *iter_steps(lambda noise, step: GUESSING + step + noise.random()))
+    assert run.judge_codes() == []
+
+
 @pytest.mark.parametrize(
     "losses",
     [
