@@ -187,6 +187,31 @@ def _update_run_info(run: RunDir, **values: object) -> None:
 
 
 @dataclass(slots=True)
+class _Around:
+    """The command and everyone around it."""
+
+    child: Child
+    mark: Mapping[str, str]  # variables by which its processes are known
+    guard: Guard
+    reader: source_reading.SourceReader
+    tee: Tee | None
+    messages: alerts.Alerts
+    follower: Follower
+    git: threading.Thread | None  # None: this agent joined the run
+    copies: uploading.Uploading | None  # of captured tensors
+    patience: presence.Patience | None
+
+    def start_threads(self, run_copies: run_uploading.RunUploading | None, viewer: serving.RunViewer | None) -> None:
+        """Start whoever runs in a thread of its own."""
+        if self.git:
+            self.git.start()
+        self.messages.start_senders()
+        for one in (self.follower, self.copies, run_copies, self.tee, viewer):
+            if one:
+                one.start_thread()
+
+
+@dataclass(slots=True)
 class Supervision:
     """One command and everyone around it: its guard, its output, its follower."""
 
@@ -210,17 +235,53 @@ class Supervision:
     def _supervise_command(
         self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows, viewer: serving.RunViewer | None
     ) -> int:
-        reader = source_reading.SourceReader(
-            words if self.settings.level != "off" else (), self.settings.flag_functions
-        )
+        around = self._start_command(words, env, rows)
+        if self.leads:
+            self._note_child(around.child.pid)
+        around.start_threads(self._run_copies, viewer)
+        code = around.child.wait_for_exit()
+        self._finish_output(around, rows)
+        if around.git:
+            around.git.join(GIT_PATIENCE_S)
+        if self.leads:
+            if self._stop_note is not None:
+                self._stop_note.join(GIT_PATIENCE_S)
+            self._note_end(code)
+        if self.settings.preflight:
+            self._discard_files()
+        return self._judge_run(around, code)
+
+    def _start_command(self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows) -> "_Around":
+        """Start the command and its guard, and make ready what runs beside them."""
+        read_words = words if self.settings.level != "off" else ()
+        reader = source_reading.SourceReader(read_words, self.settings.flag_functions)
         tee = self._open_tee(rows)
         child = Child(words, env, tee)
         mark = {name: env[name] for name in boot.MARK}
         guard = Guard(child.pid, mark)
-        messages = alerts.Alerts(self.run, self.settings, words, leads=self.leads)
         # No thread is started before here: the command and its guard are forks.
-        git = threading.Thread(target=self._note_git, name="tdbg-git", daemon=True)
-        follower = Follower(
+        messages = alerts.Alerts(self.run, self.settings, words, leads=self.leads)
+        follower = self._make_follower(child, messages)
+        child.end_hung_ranks = follower.end_hung_ranks
+        if self.leads:
+            child.note_stop = self._note_stop
+        if self.place is not None:
+            self._run_copies = run_uploading.RunUploading(self.run, self.settings, self.place)
+        return _Around(
+            child=child,
+            mark=mark,
+            guard=guard,
+            reader=reader,
+            tee=tee,
+            messages=messages,
+            follower=follower,
+            git=threading.Thread(target=self._note_git, name="tdbg-git", daemon=True) if self.leads else None,
+            copies=uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None,
+            patience=presence.Patience(self.run) if self._minds_silence() else None,
+        )
+
+    def _make_follower(self, child: Child, messages: alerts.Alerts) -> Follower:
+        return Follower(
             self.run,
             self.settings,
             lambda why: self._stop_command(child, why),
@@ -231,54 +292,32 @@ class Supervision:
             reply=lambda: sending.reply_to_ranks(self.run) if self.leads and self.settings.to else None,
             speaks=self.leads,
         )
-        child.end_hung_ranks = follower.end_hung_ranks
-        if self.leads:
-            child.note_stop = self._note_stop
-        copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
-        if self.place is not None:
-            self._run_copies = run_uploading.RunUploading(self.run, self.settings, self.place)
-        patience = presence.Patience(self.run) if self._minds_silence() else None
-        if self.leads:
-            self._note_child(child.pid)
-            git.start()
-        messages.start_senders()
-        follower.start_thread()
-        if copies:
-            copies.start_thread()
-        if self._run_copies:
-            self._run_copies.start_thread()
-        if tee:
-            tee.start_thread()
-        if viewer:
-            viewer.start_thread()
-        code = child.wait_for_exit()
+
+    def _finish_output(self, around: "_Around", rows: ProgramRows) -> None:
+        """The command has ended: so do its rest, its guard and its output."""
         if self._run_copies:
             self._run_copies.hasten_round()
-        reader.end_reading()
+        around.reader.end_reading()
         if self.stopped:  # the command alone was told to end; the guard is there until the rest has ended too
-            orphans.end_processes(child.pid, mark)
-        guard.dismiss()
-        if tee:
-            tee.finish_copying()
+            orphans.end_processes(around.child.pid, around.mark)
+        around.guard.dismiss()
+        if around.tee:
+            around.tee.finish_copying()
         rows.finish_output()
-        if patience:
-            patience.cancel_timer()
-        if self.leads:
-            git.join(GIT_PATIENCE_S)
-            if self._stop_note is not None:
-                self._stop_note.join(GIT_PATIENCE_S)
-            self._note_end(code)
-        if self.settings.preflight:
-            self._discard_files()
-        if copies:
-            copies.finish_upload()
-        verdict = follower.finish_run(code)
+        if around.patience:
+            around.patience.cancel_timer()
+
+    def _judge_run(self, around: "_Around", code: int) -> int:
+        """Judge, send and copy what is there; returns tdbg's exit code."""
+        if around.copies:
+            around.copies.finish_upload()
+        verdict = around.follower.finish_run(code)
         if self.leads:
             self._write_board()
         self._break_silence(verdict)
         if self.leads:
             sending.send_all(self.run, self.settings, verdict)
-        messages.finish_sending(verdict, code)
+        around.messages.finish_sending(verdict, code)
         if self._run_copies:
             self._run_copies.finish_upload()
         return self.exit_code(code, verdict)
