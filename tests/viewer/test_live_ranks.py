@@ -91,13 +91,15 @@ def check_live_overview(watched: Watched, run: Path) -> None:
     expect(shown.locator("#headline")).to_contain_text("no problem found")
     loss, rates, lanes = (shown.locator(name) for name in ("#curves-loss", "#curves-lr", "#lanes"))
     expect(loss.locator(".scatterlayer").first).to_be_attached()
+    whole = loss.evaluate(X_RANGE)
     zoom_in(shown, loss)
     last, zoomed = "one => Math.max(...one.data[0].x)", loss.evaluate(X_RANGE)
     before, free = loss.evaluate(last), lanes.evaluate(X_RANGE)
     (run.parent / "poison").touch()
     card = shown.locator(".finding", has=shown.locator(".badge", has_text="TD-N001"))
     expect(card).to_have_count(1, timeout=1000 * LIVE_S)
-    assert loss.evaluate(X_RANGE) == zoomed and zoomed[1] < before
+    # Not less than the curve's last step: on a busy machine few steps have a record, and the axis goes far beyond it.
+    assert loss.evaluate(X_RANGE) == zoomed and whole[0] < zoomed[0] < zoomed[1] < whole[1]
     assert loss.evaluate(last) > before and lanes.evaluate(X_RANGE)[1] > free[1]
     assert rates.evaluate(X_RANGE) == zoomed  # the curves share the axis of steps
     expect(card.locator(".jumps")).to_contain_text("Logs of step")
