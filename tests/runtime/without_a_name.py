@@ -1,18 +1,33 @@
 """A training under tdbg in which one private name of torch cannot be found by it. Prints what tdbg made of it, as JSON.
 
-argv: the name, or ``--list`` for all names.
+argv: the names, each of which is tried in a process of its own, forked once torch is imported; or ``--list`` for all.
 """
 
 import builtins
+import importlib
 import importlib.util
 import json
+import os
 import sys
 from typing import Any
 
 import torch
 from torch import nn
 
-HIDDEN = sys.argv[1]
+
+def fork_for_each(names: list[str]) -> str:
+    """Return in a child for each name, one after the other; the parent ends with the first exit code that is not 0."""
+    importlib.import_module("torch._inductor.standalone_compile")  # as each child does, which takes most of its time
+    for name in names:
+        child = os.fork()
+        if child == 0:
+            return name
+        if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            sys.exit(f"without {name}: exit code {code}")
+    sys.exit()
+
+
+HIDDEN = sys.argv[1] if len(sys.argv) == 2 else fork_for_each(sys.argv[1:])
 
 
 def load_without(name: str) -> Any:
