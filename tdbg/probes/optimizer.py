@@ -468,7 +468,7 @@ class OptimizerReport(Probe):
         seen = EmptyUpdates(
             optimizer=type(optimizer).__name__,
             root=type(unwrap_module(model)).__name__,
-            number=len(self._history.unreached),
+            number=self._history.unreached_count,
             since=run.step,
             updates=run.looks,
             held=len(held),
@@ -476,6 +476,7 @@ class OptimizerReport(Probe):
             called=True,
         )
         self._history.unreached.add(optimizer)
+        self._history.unreached_count += 1
         self.emit(seen, step=self._backward_step)
 
     def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor], run: _EmptyRun) -> None:

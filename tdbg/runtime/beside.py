@@ -32,6 +32,7 @@ class BesideHistory:
         self.told: IdentityKeys[nn.Module, None] = IdentityKeys()
         self.told_count = 0
         self.unreached: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # told of: no gradient reaches its model
+        self.unreached_count = 0  # with those that are gone
 
     def add_trained(self, parameters: Iterable[Tensor]) -> None:
         """Remember these as trained or loaded."""
