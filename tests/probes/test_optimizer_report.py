@@ -88,7 +88,7 @@ def test_weights_are_let_go_after_the_step(start_watch: Any) -> None:
     watched = start_watch(**EVERY_STEP)
     net = make_model()
     run_step(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    assert watched.monitor.find_probe("optimizer")._moved is None
+    assert watched.monitor.find_probe("optimizer")._sizes.moved is None
 
 
 def test_a_layer_added_after_the_optimizer(start_watch: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tdbg.core.events import Finding
-from tdbg.probes import optimizer as optimizer_report
+from tdbg.probes.optimizer import coverage
 
 WIDTH = 8
 STEPS = 20
@@ -116,9 +116,9 @@ def test_a_large_model_without_any_is_searched_rarely(
     start_watch: Any, monkeypatch: pytest.MonkeyPatch, is_large: bool, most: int
 ) -> None:
     searches: list[int] = []
-    real = optimizer_report.find_unregistered
-    monkeypatch.setattr(optimizer_report, "find_unregistered", lambda *args: searches.append(1) or real(*args))
-    monkeypatch.setattr(optimizer_report, "MANY_PARAMETERS", 0 if is_large else 500)
+    real = coverage.find_unregistered
+    monkeypatch.setattr(coverage, "find_unregistered", lambda *args: searches.append(1) or real(*args))
+    monkeypatch.setattr(coverage, "MANY_PARAMETERS", 0 if is_large else 500)
     start_watch(**EVERY_STEP)
     net = Net([])
     optimizer = sgd(net.parameters())
@@ -131,7 +131,7 @@ def test_a_large_model_without_any_is_searched_rarely(
 def test_layers_of_a_large_model_are_named(
     start_watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(optimizer_report, "MANY_PARAMETERS", 0)
+    monkeypatch.setattr(coverage, "MANY_PARAMETERS", 0)
     watched = start_watch(**EVERY_STEP)
     net = Net([linear() for _ in range(count)])
     optimizer = sgd(net.parameters())
