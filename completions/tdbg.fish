@@ -160,7 +160,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-C022	dropout in evaluation'
     printf '%s\n' 'TD-C023	softmax or sigmoid in the wrong place'
     printf '%s\n' 'TD-C024	loss over all pairs of predictions and targets'
-    printf '%s\n' 'TD-C025	running averages that nothing updates, or that move in frozen layers'
+    printf '%s\n' 'TD-C025	running averages that nothing updates, or that frozen layers still update'
     printf '%s\n' 'TD-C026	autocast that does not apply'
     printf '%s\n' 'TD-C027	embedding and output layer that no longer share a weight'
     printf '%s\n' 'TD-C028	resumed without the optimizer'

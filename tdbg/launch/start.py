@@ -187,8 +187,8 @@ def _update_run_info(run: RunDir, **values: object) -> None:
 
 
 @dataclass(slots=True)
-class _Around:
-    """The command and everyone around it."""
+class RunningCommand:
+    """The command, and what of tdbg runs beside it until it ends."""
 
     child: Child
     mark: Mapping[str, str]  # variables by which its processes are known
@@ -251,7 +251,7 @@ class Supervision:
             self._discard_files()
         return self._judge_run(around, code)
 
-    def _start_command(self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows) -> "_Around":
+    def _start_command(self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows) -> RunningCommand:
         """Start the command and its guard, and make ready what runs beside them."""
         read_words = words if self.settings.level != "off" else ()
         reader = source_reading.SourceReader(read_words, self.settings.flag_functions)
@@ -267,7 +267,7 @@ class Supervision:
             child.note_stop = self._note_stop
         if self.place is not None:
             self._run_copies = run_uploading.RunUploading(self.run, self.settings, self.place)
-        return _Around(
+        return RunningCommand(
             child=child,
             mark=mark,
             guard=guard,
@@ -293,7 +293,7 @@ class Supervision:
             speaks=self.leads,
         )
 
-    def _finish_output(self, around: "_Around", rows: ProgramRows) -> None:
+    def _finish_output(self, around: RunningCommand, rows: ProgramRows) -> None:
         """The command has ended: so do its rest, its guard and its output."""
         if self._run_copies:
             self._run_copies.hasten_round()
@@ -307,7 +307,7 @@ class Supervision:
         if around.patience:
             around.patience.cancel_timer()
 
-    def _judge_run(self, around: "_Around", code: int) -> int:
+    def _judge_run(self, around: RunningCommand, code: int) -> int:
         """Judge, send and copy what is there; returns tdbg's exit code."""
         if around.copies:
             around.copies.finish_upload()

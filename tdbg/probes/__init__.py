@@ -108,7 +108,8 @@ class Probe(Listener):
     def emit(self, seen: Observed, *, flag: str = "", step: int | None = None) -> None:
         """Tell what was seen: an event, and its line in the debug log under the flag's tag.
 
-        flag: where the probe serves several flags. step: if it is not the running one. At most one a step and part.
+        flag: where the probe serves several flags. step: if it is not the running one. At most one a step and part,
+        with its suffix.
         """
         seen.step = self.monitor.running_step if step is None else step
         self.observe(seen.text(), seen.PART + seen.suffix, seen.level, flag, seen.step, **seen.as_values())

@@ -42,7 +42,7 @@ class GradientsThrownAway(KindsRule):
     code = "TD-C014"
     title = "gradients thrown away"
     severity = "warning"
-    leads_to = ("TD-G003", "TD-G005", "TD-S007")
+    leads_to = ("TD-G003", "TD-G005", "TD-S007", "TD-S011")
     observes = (LoopFault,)
 
     def evaluate(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:

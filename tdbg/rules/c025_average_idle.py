@@ -1,4 +1,4 @@
-"""TD-C025: running averages that nothing updates, or that a frozen layer still does."""
+"""TD-C025: running averages that are never updated, or that frozen layers still update."""
 
 from collections.abc import Iterable
 
@@ -14,18 +14,18 @@ from tdbg.rules._kinds import KindsRule
 
 @RULES.add
 class AverageIdle(KindsRule):
-    """Says when running statistics, or the average of a model, stay where they began, or move though frozen.
+    """Says when running averages are never updated, or still change in frozen layers.
 
     What it does: With the flag MODEL_BUILD, or in the opening inspection, it reads the running mean of batch
     normalisation layers after 20 steps, and speaks where it is still 0 in every channel although the layer has
     seen 20 batches in train mode. With the flag VALIDATION it looks at a `torch.optim.swa_utils.AveragedModel`
     that is evaluated, and speaks where its `n_averaged` is 0 after 20 steps or more. As a note it names batch
-    normalisation layers of the trained model whose weights are frozen, and that are in train mode.
+    normalisation layers of the trained model that are frozen and still see batches in train mode.
 
     Why it matters: In eval mode batch normalisation then normalises by a mean of 0 and a variance of 1, which
     training has never seen. An average that is never updated is the model as it was built: its metrics are those
     of chance. `requires_grad_(False)` freezes weights alone: a frozen body in train mode takes over the statistics
-    of the new data, one small batch at a time, and is another one at the end.
+    of the new data, one small batch at a time, and ends up a different network.
 
     Example:
         TD-C025 warning: 2 batch norm layers keep a running mean of 0: body.1, body.4 (momentum 0), rank 0
@@ -40,7 +40,7 @@ class AverageIdle(KindsRule):
     """
 
     code = "TD-C025"
-    title = "running averages that nothing updates, or that move in frozen layers"
+    title = "running averages that nothing updates, or that frozen layers still update"
     severity = "warning"
     observes = (IdleStatistics, FrozenStatistics, IdleAverage)
 

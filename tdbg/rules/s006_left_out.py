@@ -9,19 +9,19 @@ from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, add_grade, overwrite_finding
 from tdbg.rules._kinds import KindsRule
 
-BESIDE = "beside"
+SEPARATE = "separate"
 CAUSES = {
     "forgotten": "the optimizer was built before the layer, or its parameter list leaves the layer out",
     "unfrozen": "requires_grad_(True) alone trains nothing: the optimizer was built without these parameters",
     "twice": "two optimizers were given the same parameters",
-    BESIDE: "what is called beside the model (a value network, a projector, a loss with weights) is not in"
-    " model.parameters(); or it is to stay as it is",
+    SEPARATE: "this module is separate from the model, so model.parameters() does not include it; or it is not meant to"
+    " be trained",
     "unregistered": "parameters() does not reach layers in a plain list, tuple, set or dict, nor do state_dict() and to()",
 }
 TRY = {
     "unfrozen": "call optimizer.add_param_group for them when they are unfrozen, or build the optimizer with all parameters",
     "forgotten": "build the optimizer last, or call add_param_group; freeze parameters that must not train with requires_grad_(False)",
-    BESIDE: "if it is to stay as it is, freeze it with requires_grad_(False); else add its parameters() to an optimizer",
+    SEPARATE: "if it is to stay as it is, freeze it with requires_grad_(False); else add its parameters() to an optimizer",
     "unregistered": "hold them in nn.ModuleList, nn.ModuleDict or nn.ParameterList; freeze parameters that must not"
     " train with requires_grad_(False)",
 }
@@ -39,9 +39,9 @@ class LeftOut(KindsRule):
     dict of the model get gradients and nothing updates them; and when two optimizers that both step in turn
     hold the same parameters. Parameters that were frozen earlier in the run and get gradients now are meant to
     train, however many they are: it speaks when no optimizer holds them three steps later and nothing changes them.
-    As a note it names a whole model beside the trained one (a value network, a projector, a loss with weights) that
-    is called in training mode, gets gradients, is in no optimizer and does not change, which may be meant. One that
-    was loaded by `load_state_dict`, or that an optimizer held earlier, is left alone.
+    As a note, since it may be intended, it names a separate model (a value network, a projector, a loss with
+    weights) that is called in training mode, gets gradients, is in no optimizer and does not change. One that an
+    optimizer held earlier, or that was seen being loaded by `load_state_dict`, is left alone.
 
     Why it matters: A layer that was added after the optimizer was built, missed by a filter over names, or held in
     a plain list, which `parameters()` does not reach, keeps its random initial values for good, and backward
@@ -64,8 +64,9 @@ class LeftOut(KindsRule):
     Thresholds: The sixth step at the earliest. Fewer than half of the trainable parameters: where most are left
     out, as when only a new head is trained, it is assumed to be intended, unless the optimizer holds stale tensors
     of the same shapes without gradients: then the layers were replaced after it was built. Of layers in a list, and
-    of a model beside, any share counts, once their gradients have been there for 5 steps and their values have
-    stayed; those in eval mode are left alone. If an optimizer holds them later, or the program updates layers of a
+    of a separate model, any share counts, once their gradients have been there for 5 steps and their values have
+    stayed. A listed layer in eval mode inside a model in train mode is left alone, and so is a separate model in
+    eval mode. If an optimizer holds them later, or the program updates layers of a
     list itself, the finding becomes a note. So does that of unfrozen parameters once optimizers hold all of them.
     """
 
@@ -77,11 +78,10 @@ class LeftOut(KindsRule):
 
     def evaluate(self, process: ProcessDir, seen: ParameterCoverage | ForgottenModel) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, ForgottenModel):
-            yield from self._evaluate_beside(process, seen)
+            yield from self._evaluate_separate(process, seen)
             return
         if seen.resolved in RESOLVED:
-            kind = "unfrozen" if seen.resolved == "unfrozen held" else "unregistered"
-            self._resolve(process, kind, RESOLVED[seen.resolved], seen.step)
+            self._resolve(process, seen)
         for kind, where, names, count in _list_faults(seen):
             is_news = self.is_news(process, kind)
             if not is_news and not (kind == "unfrozen" and self._is_resolved(process, kind)):
@@ -93,15 +93,15 @@ class LeftOut(KindsRule):
             else:  # others than those that an optimizer holds by now
                 overwrite_finding(self._given[kind][0], add_grade(found, seen))
 
-    def _evaluate_beside(self, process: ProcessDir, seen: ForgottenModel) -> Iterable[tuple[str, Finding]]:
-        kind = f"{BESIDE} {seen.number}"  # a program may have several
+    def _evaluate_separate(self, process: ProcessDir, seen: ForgottenModel) -> Iterable[tuple[str, Finding]]:
+        kind = f"{SEPARATE} {seen.number}"  # a program may have several
         if self.is_news(process, kind):
             held = format_count(seen.graded, "parameter")
             beside = f", called beside {join_limited(seen.trained, 2)}," if seen.trained else ""
             verb = "is" if seen.graded == 1 else "are"
             where = f"{held} of {seen.root}{beside} {verb} in no optimizer"
             names = join_limited(seen.names, 3, seen.graded)
-            found = self._make_kind(process, BESIDE, f"{where}: {names}", seen.names, seen.text())
+            found = self._make_kind(process, SEPARATE, f"{where}: {names}", seen.names, seen.text())
             found.first_step, found.severity = seen.since, "info"
             yield kind, found
 
@@ -121,12 +121,13 @@ class LeftOut(KindsRule):
         first = self._given[kind][0] if self._given[kind] else None
         return first is not None and first.severity == "info" and self._is_origin(first, process)
 
-    def _resolve(self, process: ProcessDir, kind: str, why: str, step: int) -> None:
+    def _resolve(self, process: ProcessDir, seen: ParameterCoverage) -> None:
         """What was found of the same rank is a note after all, and says why."""
+        kind = "unfrozen" if seen.resolved == "unfrozen held" else "unregistered"
         for finding in self._given[kind]:
             if finding.rank == process.rank and finding.severity != "info":
                 finding.severity = "info"
-                finding.evidence.append(why.format(step=step))
+                finding.evidence.append(RESOLVED[seen.resolved or ""].format(step=seen.step))
 
 
 def _list_faults(seen: ParameterCoverage) -> Iterator[tuple[str, str, list[str], int]]:

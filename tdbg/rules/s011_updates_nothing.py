@@ -14,15 +14,15 @@ REPLACED, UNREACHED = "replaced", "unreached"
 
 @RULES.add
 class UpdatesNothing(KindsRule):
-    """Says when no parameter that the optimizer holds gets a gradient, while the model has gradients nobody uses.
+    """Says when no parameter that the optimizer holds gets a gradient, while other parameters get some.
 
     What it does: With the flag OPTIMIZER, or in the opening inspection and its later looks, it compares what
     the optimizer holds with the model that runs. It speaks when nothing in the optimizer has had a gradient in
     4 updates in a row, and parameters that no optimizer holds have some: every parameter it holds is frozen, or
     belongs to another instance of the model, or to a layer that was replaced. Where only some parameters are
-    left out, TD-S006 speaks. It also speaks of an optimizer whose own model is called with gradients on while none
-    reaches it (a generator whose output is detached before the loss): as a note, since the loss of that model may
-    begin later.
+    left out, TD-S006 speaks. As a note it also names an optimizer whose own model is called with gradients enabled,
+    but no gradient reaches its parameters (a generator whose output is detached before the loss): the loss of that
+    model may begin later.
 
     Why it matters: `optimizer.step()` passes over parameters without a gradient. The model keeps its initial
     weights, and nothing fails.
@@ -73,7 +73,7 @@ class UpdatesNothing(KindsRule):
             phase="optimizer",
             evidence=[
                 f"no gradient in any of its {held} in {format_count(seen.updates, 'update')} in a row",
-                f"{seen.root}, all of which it holds, was called with gradients on in each of these steps",
+                f"{seen.root}, all of which it holds, was called with gradients enabled in each of these steps",
             ],
             cause=f"what {seen.root} returns is cut off from the loss (detach(), item(), numpy), or the loss does not use it",
             try_next="compute the loss from its output without detach(); where its loss begins later, step its optimizer from then on",

@@ -12,7 +12,7 @@ from tdbg.core.observations.backward import LossGraph
 from tdbg.core.observations.optimizer import EmptyUpdates, ParameterGroups, UpdateSizes
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
-from tdbg.rules import RULES, ObservingRule, read_observations
+from tdbg.rules import RULES, ObservingRule, overwrite_finding, read_observations
 from tdbg.rules._trained_model import TrainedModel
 from tdbg.rules.text import format_figure
 from tdbg.rules.view import to_finite
@@ -46,8 +46,9 @@ class _State:
     step: int = 0
     ratio: float | None = None  # of the last update to the weights
     has_empty_updates: bool = False
-    maximizes: bool = False
-    plays: bool = False  # several optimizers: two models may play against each other, whose losses may rise
+    maximizes: dict[str, bool] = field(default_factory=dict)  # by class of the optimizer
+    level: str = ""  # that was found
+    has_several_optimizers: bool = False  # two models may play against each other, whose losses may rise
     found: Finding | None = None
 
     def restart(self, step: int) -> None:
@@ -59,15 +60,15 @@ class _State:
 
 @RULES.add
 class LearnsNothing(ObservingRule[_State]):
-    """Says when a cross-entropy is no better than guessing after 150 steps, and does not fall.
+    """Says when a cross-entropy is no better than guessing after 150 steps, or far worse, and does not fall.
 
     What it does: It needs the graph of the loss (flag BACKWARD, or the opening inspection), which tells that the
     loss is a mean cross-entropy, and over how many classes. From 150 steps after the learning rate has stopped
     rising it compares the last losses on record with ln(classes), which a model gets that gives each class the
     same probability. It speaks when their mean is within 3 % of that, or above it and within 3 % of the first
-    losses, and the later half is not lower than the earlier one by 3 standard errors; also when it is more than
-    twice both. Another model that is trained later is judged anew. Where the loss has fallen by the end of the run,
-    it becomes a note.
+    losses, and the later half is not lower than the earlier one by 3 standard errors. It also speaks when the mean
+    is more than twice ln(classes) and more than twice the first losses. Another model that is trained later is
+    judged anew. Where the loss has fallen by the end of the run, it becomes a note.
 
     Why it matters: Labels that were shuffled apart from their inputs, inputs of zeros, a model whose output does
     not depend on its input, and updates that do not reach the weights all look like this. A model that is far
@@ -75,14 +76,16 @@ class LearnsNothing(ObservingRule[_State]):
 
     Example:
         TD-S012 info: the loss is at chance level after 150 steps: 2.304, ln(10 classes) = 2.303, rank 0
+        TD-S012 warning: the loss is far above chance level after 400 steps: 807.5, ln(6 classes) = 1.792, rank 0
 
     What to do: Overfit one batch of 8 samples: where that works, look at the data (print inputs beside labels);
-    where it does not, at the model and its updates. A small learning rate may only need more steps.
+    where it does not, at the model and its updates. A small learning rate may only need more steps. Where the loss
+    is far above, look for a wrong sign (`maximize=True`, a negated loss), then for a rate that is too high.
 
     Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch
     for a warning, or 150 where the loss is far above. 16 losses: those on record, and at the end those of the last
     100 steps. A rate that still rises (warm-up), and a loss of several terms, are left alone; a loss that is far
-    above also where several optimizers are at work, as in a GAN.
+    above also where several optimizers have been used, as in a GAN.
     """
 
     code = "TD-S012"
@@ -103,7 +106,7 @@ class LearnsNothing(ObservingRule[_State]):
         for seen in read_observations(event, self.observes):
             self.evaluate(process, state, seen)
         if isinstance(event, Params):
-            state.plays = state.plays or len(event.optimizers) > 1
+            state.has_several_optimizers = state.has_several_optimizers or len(event.optimizers) > 1
             if state.model.is_replaced(event):
                 state.restart(state.step)
         if not state.classes:
@@ -116,9 +119,9 @@ class LearnsNothing(ObservingRule[_State]):
             first = event.step - len(event.recent_losses) + 1
             recent = [(first + place, loss) for place, loss in enumerate(event.recent_losses)]
             state.losses = deque(((step, loss) for step, loss in recent if step > state.begun), maxlen=MOST_LOSSES)
-            if state.found is None:
-                found = self._judge_loss(process, state, event.step)
-            else:
+            was_found = state.found is not None
+            found = self._judge_loss(process, state, event.step)
+            if was_found:
                 self._note_fall(state)
         return self.report_once(self._given, found) if found is not None else ()
 
@@ -127,9 +130,9 @@ class LearnsNothing(ObservingRule[_State]):
         if isinstance(seen, UpdateSizes):
             state.ratio = as_float(seen.ratio_median)
         elif isinstance(seen, EmptyUpdates):
-            state.has_empty_updates = state.has_empty_updates or not seen.called  # that is of a model beside
+            state.has_empty_updates = state.has_empty_updates or not seen.called  # others are updated
         elif isinstance(seen, ParameterGroups):
-            state.maximizes = any(group.get("maximize") is True for group in seen.groups)
+            state.maximizes[seen.optimizer] = any(group.get("maximize") is True for group in seen.groups)
         elif isinstance(seen, LossGraph):
             classes = seen.classes if (seen.classes or 0) > 1 else None
             # Several losses, or one over a changing number of classes, are not judged.
@@ -161,11 +164,16 @@ class LearnsNothing(ObservingRule[_State]):
             return None
         is_certain = steps >= CERTAIN_STEPS and state.epoch != 0
         level = self._find_level(state)
-        if level and state.found is None:
-            severity = self.severity if is_certain or level == FAR_ABOVE else "info"
-            state.found = self._make_flat_finding(process, state, step, level, severity)
+        if not level:
+            return None
+        severity = self.severity if is_certain or level == FAR_ABOVE else "info"
+        if state.found is None:
+            state.found, state.level = self._make_flat_finding(process, state, step, level, severity), level
             return state.found
-        if level and is_certain and self._given[0].severity == "info":
+        if self._given and self._given[0] is state.found and level == FAR_ABOVE != state.level:
+            state.level = level
+            overwrite_finding(state.found, self._make_flat_finding(process, state, step, level, severity))
+        elif is_certain and self._given[0].severity == "info":
             self._given[0].severity = self.severity
         return None
 
@@ -182,12 +190,16 @@ class LearnsNothing(ObservingRule[_State]):
             return AT_CHANCE
         if mean > guessing and abs(mean - first) <= WITHIN * first:
             return AS_AT_FIRST
-        return FAR_ABOVE if mean > FAR * max(guessing, first) and not state.plays else ""
+        return FAR_ABOVE if mean > FAR * max(guessing, first) and not state.has_several_optimizers else ""
 
     def _note_fall(self, state: _State) -> None:
         """A model that began to learn late is a slow start."""
         mean = _compute_mean([loss for _, loss in state.losses]) if state.losses else math.inf
-        if self._given and self._given[0] is state.found and mean < (1.0 - FALLEN) * math.log(state.classes or 1):
+        guessing = math.log(state.classes or 1)
+        least = (
+            FAR * max(guessing, _compute_mean(state.first)) if state.level == FAR_ABOVE else (1.0 - FALLEN) * guessing
+        )
+        if self._given and self._given[0] is state.found and mean < least:
             self._given[0].severity = "info"
             self._given[0].evidence.insert(
                 0, f"it fell later: mean of the last losses of the run {format_figure(mean)}"
@@ -213,7 +225,9 @@ class LearnsNothing(ObservingRule[_State]):
             phase="loss",
             evidence=evidence,
             cause=_find_suspect(state, level),
-            try_next="overfit one batch of 8 samples; print the inputs and labels that the loss receives",
+            try_next="check the sign of the loss and maximize=; lower the learning rate"
+            if level == FAR_ABOVE
+            else "overfit one batch of 8 samples; print the inputs and labels that the loss receives",
             grade="statistical",
         )
 
@@ -235,7 +249,7 @@ def _compute_median(values: Collection[float]) -> float:
 
 def _find_suspect(state: _State, level: str) -> str:
     """The first of what is suspicious in the record, in the order in which one would look."""
-    if state.maximizes:
+    if state.maximizes and all(state.maximizes.values()):
         return "the optimizer maximizes the loss: maximize=True"
     if state.has_empty_updates:
         return "the optimizer updates none of the parameters of this model (TD-S011)"

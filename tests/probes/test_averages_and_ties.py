@@ -59,17 +59,24 @@ def test_the_first_step_that_has_time_for_the_look_has_it(start_watch: Any, tmp_
     assert set(refused) == set(range(20, 27))
 
 
-@pytest.mark.parametrize("keeps", ["train mode", "eval mode", "trainable", "no weights"])
+@pytest.mark.parametrize(
+    "keeps", ["train mode", "eval mode", "trainable", "no weights", "trainable bias", "momentum 0", "not called"]
+)
 def test_a_frozen_layer_in_train_mode_is_a_note(start_watch: Any, tmp_path: Path, keeps: str) -> None:
     watched = start_watch(**BUILD)
-    model = make_normed_model(affine=keeps != "no weights")
+    options = {"affine": keeps != "no weights"} | ({"momentum": 0.0} if keeps == "momentum 0" else {})
+    model = make_normed_model(**options)
     body = [model[0], model[1]]
     for part in body:
         part.requires_grad_(keeps == "trainable")
     if keeps == "eval mode":
         model[1].eval()
-    train_model(model)
-    found = [one for one in judge_watch(watched, tmp_path) if one.code == "TD-C025"]
+    if keeps == "trainable bias":
+        model[1].bias.requires_grad_()
+    if keeps == "not called":
+        model[0].side, model[1] = model[1], nn.Identity()
+    train_model(model, steps=30)
+    found = [one for one in judge_watch(watched, tmp_path) if one.code == "TD-C025" and "frozen" in one.title]
     assert [one.severity for one in found] == (["info"] if keeps == "train mode" else [])
     if found:
         assert found[0].title == "1 frozen batch norm layer still updates its running statistics: 1, rank 0"

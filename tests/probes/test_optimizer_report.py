@@ -374,11 +374,11 @@ def test_a_model_beside_that_nothing_trains(start_watch: Any, tmp_path: Path) ->
     assert "(0.weight of shape [8, 4])" in finding.evidence[0]
 
 
-@pytest.mark.parametrize("classes", [(4, 1), (8, 1)], ids=["another class", "the same class"])
-def test_two_models_beside_have_a_finding_each(start_watch: Any, tmp_path: Path, classes: tuple[int, int]) -> None:
+@pytest.mark.parametrize("is_same", [False, True], ids=["another class", "the same class"])
+def test_two_models_beside_have_a_finding_each(start_watch: Any, tmp_path: Path, is_same: bool) -> None:
     watched = start_watch(**EVERY_STEP)
     both = Beside()
-    more = nn.Linear(4, 1) if classes[0] == 4 else nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    more = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)) if is_same else nn.Linear(4, 1)
     both.compute_loss = lambda x: (both.head(both.body(x)) + more(both.body(x))).square().mean()  # type: ignore[method-assign]
     both.run_steps()
     assert [finding.code for finding in judge_watch(watched, tmp_path)] == ["TD-S006"] * 2
@@ -413,12 +413,10 @@ def test_a_model_beside_is_told_of_once_however_often_the_probe_comes_back(start
     both.run_steps(2)
     watched.monitor.activate_probes(list(PROBES))
     both.run_steps()
-    assert len(list_observations(watched, "optimizer", "BESIDE")) == 1
+    assert len(list_observations(watched, "optimizer", "SEPARATE")) == 1
 
 
 def hold_back(both: Beside) -> None:
-    with torch.no_grad():
-        both.compute_loss(torch.randn(8, 8))
     both.head.eval()
 
 
@@ -463,7 +461,7 @@ def build_anew(both: Beside) -> None:
 
 
 def train_with_two(both: Beside) -> None:
-    """The other optimizer steps every fourth time."""
+    """The other optimizer has its turn later."""
     both.other = torch.optim.SGD(both.head.parameters(), lr=0.01)  # type: ignore[attr-defined]
 
 
@@ -520,20 +518,31 @@ def test_a_model_whose_output_is_cut_off_is_a_note(
     ] * is_told
 
 
-class Clearing(torch.optim.SGD):
-    """Lets go of the gradients in its update."""
-
-    def step(self, closure: Any = None) -> Any:
-        super().step(closure)
-        self.zero_grad()
-
-
-def test_an_update_that_clears_the_gradients_is_healthy(start_watch: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["cleared in the update", "updated in the backward", "thrown away"])
+def test_gradients_that_are_gone_after_the_update_have_been_there(start_watch: Any, tmp_path: Path, kind: str) -> None:
     watched = start_watch(**EVERY_STEP)
     body, head = make_model(), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-    optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), Clearing(head.parameters(), lr=0.01)]
-    for _ in range(3):
-        train_parts(body, optimizers, head)
+    optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), torch.optim.SGD(head.parameters(), lr=0.01)]
+
+    def update_at_once(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.data -= 0.01 * parameter.grad
+        parameter.grad = None
+
+    if kind == "cleared in the update":
+        optimizers[1].register_step_pre_hook(lambda *_: head(torch.randn(8, 4)).mean().backward())
+        optimizers[1].register_step_post_hook(lambda *_: head.zero_grad())
+    if kind == "updated in the backward":
+        for parameter in head.parameters():
+            parameter.register_post_accumulate_grad_hook(update_at_once)
+    for _ in range(24):
+        body.zero_grad()
+        out = head(body(torch.randn(8, 8))).square().mean()
+        out.backward()
+        optimizers[0].step()
+        if kind == "thrown away":
+            head.zero_grad()
+        optimizers[1].step()
     assert "TD-S011" not in judge_codes(watched, tmp_path)
 
 
@@ -551,6 +560,16 @@ def test_two_optimizers_that_are_cut_off_have_a_finding_each(start_watch: Any, t
         for optimizer in optimizers:
             optimizer.step()
     assert judge_codes(watched, tmp_path).count("TD-S011") == 2
+
+
+def test_an_encoder_that_is_cut_off_from_a_forgotten_head(start_watch: Any, tmp_path: Path) -> None:
+    """The optimizer is of the model that runs: it is not said to be of another one."""
+    watched = start_watch(**EVERY_STEP)
+    both = Beside()
+    both.compute_loss = lambda x: both.head(both.body(x).detach()).square().mean()  # type: ignore[method-assign]
+    both.run_steps(20)
+    found = [(finding.code, finding.severity) for finding in judge_watch(watched, tmp_path)]
+    assert ("TD-S011", "info") in found and ("TD-S011", "error") not in found
 
 
 def test_gradients_lent_to_a_model_of_another_shape_are_no_fault(start_watch: Any, tmp_path: Path) -> None:

@@ -199,6 +199,27 @@ def test_a_loss_far_above_guessing_is_a_warning(one_rank: Any, maximizes: bool) 
     assert finding.cause.startswith(words)
 
 
+def test_a_loss_that_stays_at_chance_and_then_rises_is_said_to_be_far_above(one_rank: Any) -> None:
+    run, rank = one_rank
+    run.emit_events(rank, CROSS_ENTROPY, *iter_steps(lambda noise, step: GUESSING + max(0, step - 200), 500))
+    (finding,) = [one for one in run.judge_stream().findings if one.code == "TD-S012"]
+    assert finding.severity == "warning" and "far above chance level" in finding.title
+    run.emit_events(rank, End(step=600, recent_losses=[2.3] * 100))
+    (finding,) = [one for one in run.judge_stream().findings if one.code == "TD-S012"]
+    assert finding.severity == "info" and finding.evidence[0].startswith("it fell later")
+
+
+def test_a_multiplier_that_is_maximized_is_no_cause(one_rank: Any) -> None:
+    run, rank = one_rank
+    groups = [
+        make_observation("optimizer", "GROUPS", 1, optimizer=name, groups=[{"lr": 1e-3, "maximize": name == "SGD"}])
+        for name in ("Adam", "SGD")
+    ]
+    run.emit_events(rank, CROSS_ENTROPY, *groups, *iter_steps(draw_flat))
+    (finding,) = run.judge_stream().findings
+    assert "maximizes" not in finding.cause
+
+
 def test_where_two_models_play_against_each_other_a_loss_may_rise(one_rank: Any) -> None:
     run, rank = one_rank
     both = Params(names=["a"], numel=[4], optimizers=["Adam", "Adam"])
@@ -211,6 +232,7 @@ def test_where_two_models_play_against_each_other_a_loss_may_rise(one_rank: Any)
     [
         lambda noise, step: 40.0 / step**0.1 + noise.gauss(0.0, 0.1),  # a bad start from which it falls
         lambda noise, step: 30.0 + noise.random() * 20,  # high from the first step on, as under a wide initialization
+        lambda noise, step: 2.3 if step <= 5 else 20.0 - step * 0.06 + noise.random(),  # it jumped, and falls
         lambda noise, step: 3.5 + noise.gauss(0.0, 0.2) if step > 20 else GUESSING,
     ],
 )

@@ -160,20 +160,20 @@ class IdleStatistics(Observed):
 
 
 class FrozenStatistics(Observed):
-    """Batch normalisation layers whose weights are frozen and whose running statistics each batch still moves."""
+    """Batch normalisation layers that are frozen and whose running statistics each batch still moves."""
 
     PROBE = "model-build"
     PART = "FROZEN"
     EVIDENCE = Evidence.LOCATED
     LEVEL = "I"
 
-    layers: list[str] = doc("layers in train mode with frozen weights, at most eight", factory=list)
+    layers: list[str] = doc("frozen layers that saw a batch in train mode, at most eight", factory=list)
     layer_count: int = doc("number of these layers", 0)
 
     def text(self) -> str:
         """Which they are."""
         layers = format_count(self.layer_count, "batch norm layer")
-        return f"{layers} in train mode with frozen weights: {', '.join(self.layers)}"
+        return f"{layers} frozen, but in train mode: {', '.join(self.layers)}"
 
 
 class ShapeMismatch(Observed):

@@ -108,12 +108,13 @@ class ParameterCoverage(Observed):
 
 
 class ForgottenModel(Observed):
-    """A model beside the trained ones that gets gradients, is in no optimizer, and that nothing changes."""
+    """A model separate from the trained ones that gets gradients, is in no optimizer, and that nothing changes."""
 
     PROBE = "optimizer"
-    PART = "BESIDE"
+    PART = "SEPARATE"
     EVIDENCE = Evidence.LOCATED
     LEVEL = "I"
+    NUMBERED = True
 
     root: str = doc("class of that model", "")
     number: int = doc("which such model of the run it is, from 0", 0)
@@ -139,7 +140,7 @@ class EmptyUpdates(Observed):
     LEVEL = "W"
 
     optimizer: str = doc("class of the optimizer", "")
-    root: str = doc("class of the model that has gradients; with called, of the optimizer's own", "")
+    root: str = doc("class of the model that has gradients; if `called`: of the optimizer's own model", "")
     since: int = doc("first step whose update changed nothing", 0)
     updates: int = doc("number of consecutive updates that were checked", 0)
     held: int = doc("parameters that the optimizer holds", 0)
@@ -148,15 +149,20 @@ class EmptyUpdates(Observed):
     graded: int = doc("number of parameters of that model that have a gradient and no optimizer; 0: not counted", 0)
     names: list[str] = doc("names of the first of these parameters, at most eight", factory=list)
     called: bool | None = doc(
-        "true if it holds the whole of that model, which was called with gradients on before each of these updates"
+        "true if it holds the whole of that model, which was called with gradients enabled before each of these updates"
     )
-    number: int | None = doc("with called: which such optimizer of the run it is, from 0")
+    number: int | None = doc("if `called`: which such optimizer of the run it is, from 0")
+
+    @property
+    def level(self) -> str:
+        """I where the loss of that model may begin later."""
+        return "I" if self.called else self.LEVEL
 
     def text(self) -> str:
         """What it holds, and what has gradients."""
         if self.called:
             return (
-                f"{self.optimizer} has updated nothing since step {self.since}: {self.root} was called with gradients on,"
+                f"{self.optimizer} has updated nothing since step {self.since}: {self.root} was called with gradients enabled,"
                 f" and none reached the {format_count(self.held, 'parameter')} of the optimizer"
             )
         text = f"{self.optimizer} has updated nothing since step {self.since}: of its {format_count(self.held, 'parameter')},"

@@ -31,7 +31,14 @@ from tdbg.probes.forward import round_number
 from tdbg.probes.memory.live_tensors import is_out_of_memory
 from tdbg.probes.model_build import module_tree
 from tdbg.probes.model_build.broken_ties import Pair, compare_pairs, expects_tied_weights, find_pairs
-from tdbg.probes.model_build.idle_averages import LEAST_STEPS, find_frozen, find_idle, find_norms, read_norms
+from tdbg.probes.model_build.idle_averages import (
+    LEAST_STEPS,
+    count_batches,
+    find_frozen_norms,
+    find_idle,
+    find_norms,
+    read_norms,
+)
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
 from tdbg.runtime.identity_keys import IdentityKeys
@@ -127,7 +134,7 @@ class ModelBuild(Probe):
     Reads:  registrations of parameters and children (the frame each comes from), the tree at the root's first call,
             a sample of 1,024 elements and the norm of every weight before the first update, the gradients' presence
             at the first updates; after 20 steps the running means of batch normalisation layers; the frames of an exception that ends the process inside a module.
-    Emits:  TREE once a root, INIT once a root, TIE where an embedding and an output layer hold equal weights, or two that the configuration ties; UNUSED, STUCK, STATISTICS, SHAPE when there is cause.
+    Emits:  TREE once a root, INIT once a root, TIE where an embedding and an output layer hold equal weights, or two that the configuration ties; UNUSED, STUCK, STATISTICS, FROZEN, SHAPE when there is cause.
     Cost:   3 us a registration while a model is built; 30 us a weight, once; nothing in later steps.
     Limits: initial values only where the first update is still to come; a checkpoint that was loaded before counts as
             initial. Modules made by unpickling have no place. A `SHAPE` is seen only if nobody catches the exception.
@@ -161,6 +168,8 @@ class ModelBuild(Probe):
         self._roots = 0
         self._updates = 0
         self._settled = self._knows_norms = False
+        self._frozen_norms: list[tuple[str, weakref.ref[Any]]] = []
+        self._frozen_counts: Tensor | None = None  # batches that these have seen, in the step before
         self._watched = 0  # trainable parameters of the main optimizer
         self._suspects: dict[int, weakref.ref[Tensor]] | None = None  # no gradient so far
         self._zero: dict[str, weakref.ref[Tensor]] = {}  # matrices that began at zero
@@ -341,6 +350,8 @@ class ModelBuild(Probe):
     def update_begins(self, optimizer: "Optimizer") -> None:
         if not self.monitor.is_main(optimizer):
             return
+        if self._frozen_counts is not None:
+            self._compare_frozen_norms(self._frozen_counts)
         if not self._knows_norms and self.monitor.step >= LEAST_STEPS:
             self._knows_norms = self._look_at_norms()
         if self._settled:
@@ -377,7 +388,7 @@ class ModelBuild(Probe):
             self.emit(unused)
 
     def _look_at_norms(self) -> bool:
-        """Batch normalisation layers that see batches, and whose statistics stay where they began.
+        """Batch normalisation layers that see batches, and whose statistics stay where they began; or are frozen.
 
         False: there are some, and this step has no time for them; a later one has.
         """
@@ -386,9 +397,10 @@ class ModelBuild(Probe):
         found = find_norms(self.monitor.trained_roots())
         if not found:
             return True
-        if frozen := find_frozen(found):
-            self.emit(FrozenStatistics(layers=frozen[:MAX_NAMES], layer_count=len(frozen)), step=self.monitor.step)
+        frozen = find_frozen_norms(found)
+        self._frozen_norms = [(name, weakref.ref(layer)) for name, layer in frozen]
         with self.work():
+            self._frozen_counts = count_batches(layer for _, layer in frozen) if frozen else None
             values = read_norms([layer for _, layer in found])
         names, momenta = [name for name, _ in found], [layer.momentum for _, layer in found]
         step = self.monitor.step
@@ -410,6 +422,24 @@ class ModelBuild(Probe):
         else:
             self.monitor.read_late(values, emit_idle_norms)
         return True
+
+    def _compare_frozen_norms(self, before: Tensor) -> None:
+        """Frozen layers that have seen another batch in train mode since the step before."""
+        self._frozen_counts = None
+        names, layers = [name for name, _ in self._frozen_norms], [ref() for _, ref in self._frozen_norms]
+        if any(layer is None or layer.num_batches_tracked is None for layer in layers):
+            return
+        moved, step = count_batches(layers) - before, self.monitor.step
+
+        def emit_moved(values: list[float], record: Step | None) -> None:
+            found = [name for name, value in zip(names, values, strict=True) if value > 0]
+            if found:
+                self.emit(FrozenStatistics(layers=found[:MAX_NAMES], layer_count=len(found)), step=step)
+
+        if tensors.on_host(moved):
+            emit_moved(moved.tolist(), None)
+        else:
+            self.monitor.read_late(moved, emit_moved)
 
     def _look_at_zero(self) -> None:
         """Weights that began at zero, are zero still and whose gradient is zero: they will stay so."""

@@ -1,4 +1,4 @@
-"""Layers whose running averages stay where they began."""
+"""Layers whose running averages stay where they began, or move though the layer is frozen."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,9 +24,19 @@ def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, Any]]:
     ][:MAX_NORMS]
 
 
-def find_frozen(norms: Iterable[tuple[str, Any]]) -> list[str]:
-    """Of `find_norms`: the names of layers whose weights are frozen, while each batch moves their statistics."""
-    return [name for name, layer in norms if layer.weight is not None and not layer.weight.requires_grad]
+def find_frozen_norms(norms: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Of `find_norms`: layers that are frozen, and whose statistics a batch would move."""
+    return [
+        (name, layer)
+        for name, layer in norms
+        if layer.weight is not None and layer.momentum != 0 and not any(p.requires_grad for p in layer.parameters())
+    ]
+
+
+def count_batches(layers: Iterable[Any]) -> Tensor:
+    """The batches that each layer has seen; on the device of the first, a copy."""
+    counts = [layer.num_batches_tracked.detach().float() for layer in layers]
+    return torch.stack([one.to(counts[0].device, non_blocking=True) for one in counts])
 
 
 def read_norms(layers: Iterable[Any]) -> Tensor:

@@ -20,7 +20,7 @@ from tdbg.probes.optimizer.coverage import CoverageWatch, Holders
 from tdbg.probes.optimizer.empty_updates import EmptyUpdateWatch
 from tdbg.probes.optimizer.update_sizes import MAX_NAMES, UpdateSizeWatch, name_parameter
 from tdbg.runtime import tensors
-from tdbg.runtime.beside import ModulesBeside, beside_history_of
+from tdbg.runtime.separate_models import SeparateModels, separate_history_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -51,9 +51,9 @@ class OptimizerReport(Probe):
 
     Reads:  ``param_groups``; before and after an update a sample of 64 elements of at most 64 weights and of their
             gradients; the trained roots' parameters, to see which no optimizer holds, and those in plain lists,
-            tuples, sets and dicts of their modules; which other models are called with gradients on.
+            tuples, sets and dicts of their modules; which other models are called with gradients enabled.
     Emits:  GROUPS once an optimizer and when a hyperparameter other than the rate changes; COVERAGE when
-            parameters are left out or held twice; BESIDE once, for another model that gets gradients in vain; EMPTY
+            parameters are left out or held twice; SEPARATE once for each other model whose gradients nobody uses; EMPTY
             once, when it updates nothing of the model; else one line and one observation a looked-at step.
     Cost:   some 15 us a sampled parameter on the steps that are looked at; a few microseconds on others.
     Limits: what an optimizer that is none of torch's subclasses updates counts as left out. Parameters whose weights
@@ -76,9 +76,9 @@ class OptimizerReport(Probe):
     def _reset_state(self) -> None:
         self._told: weakref.WeakKeyDictionary[Optimizer, dict[str, object]] = weakref.WeakKeyDictionary()
         self._holders = Holders(self.monitor)
-        self._beside = ModulesBeside(beside_history_of(self.monitor))
-        self._coverage = CoverageWatch(self, self._holders, self._beside)
-        self._empty = EmptyUpdateWatch(self, self._holders, self._beside)
+        self._separate = SeparateModels(separate_history_of(self.monitor))
+        self._coverage = CoverageWatch(self, self._holders, self._separate)
+        self._empty = EmptyUpdateWatch(self, self._holders, self._separate)
         self._sizes = UpdateSizeWatch(self)
         self._backwards = 0
         self._backward_step = 0  # the step of the last of them
@@ -99,11 +99,11 @@ class OptimizerReport(Probe):
     # when
 
     def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
-        beside_history_of(self.monitor).add_trained(args[0].parameters())
+        separate_history_of(self.monitor).add_trained(args[0].parameters())
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
-        if torch.is_grad_enabled() and self._sizes.looks < COVERAGE_LOOKS:
-            self._beside.add_call(module)
+        if torch.is_grad_enabled() and (self._sizes.looks < COVERAGE_LOOKS or self.monitor.inspection.is_repeat_open):
+            self._separate.add_call(module)
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         self._holders.note_update(optimizer)
@@ -126,6 +126,9 @@ class OptimizerReport(Probe):
         self._backwards += 1
         self._backward_step = self.monitor.step + 1
 
+    def backward_ended(self) -> None:
+        self._empty.note_backward()
+
     def after_step(self, optimizer: "Optimizer") -> None:
         has_gradients = self._backwards > self._seen_backwards.get(optimizer, 0)
         self._seen_backwards[optimizer] = self._backwards
@@ -134,7 +137,7 @@ class OptimizerReport(Probe):
                 self._empty.look(optimizer, self._backward_step)
             return
         moved, self._sizes.moved = self._sizes.moved, None
-        self._beside.end_step()
+        self._separate.end_step()
         if moved is None:
             return
         begun = time.perf_counter()

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from tdbg.core.observations.optimizer import ForgottenModel, ParameterCoverage
 from tdbg.probes import Probe
 from tdbg.probes.optimizer.update_sizes import MAX_NAMES
-from tdbg.runtime.beside import ForgottenModule, ModulesBeside, beside_history_of
 from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.separate_models import ForgottenModule, SeparateModels, separate_history_of
 from tdbg.runtime.unfrozen import frozen_parameters_of
 from tdbg.runtime.unregistered import Unregistered, ValueWatch, find_unregistered
 
@@ -34,7 +34,7 @@ class Holders:
 
     def __init__(self, monitor: "Monitor") -> None:
         self._monitor = monitor
-        self._history = beside_history_of(monitor)
+        self._history = separate_history_of(monitor)
         self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
     def note_update(self, optimizer: "Optimizer") -> None:
@@ -57,13 +57,13 @@ class Holders:
 class CoverageWatch:
     """Follows which trainable parameters no optimizer holds, and tells of those that look forgotten."""
 
-    def __init__(self, probe: Probe, holders: Holders, beside: ModulesBeside) -> None:
-        self._probe, self._monitor, self._holders, self._beside = probe, probe.monitor, holders, beside
+    def __init__(self, probe: Probe, holders: Holders, separate: SeparateModels) -> None:
+        self._probe, self._monitor, self._holders, self._separate = probe, probe.monitor, holders, separate
         self._told: tuple[object, ...] = ()
         self._unregistered: ValueWatch | None = None
         self._unfrozen: ValueWatch | None = None
         self._frozen = frozen_parameters_of(probe.monitor)
-        self._history = beside_history_of(probe.monitor)
+        self._history = separate_history_of(probe.monitor)
         self._reported_unregistered = False  # and nothing has explained them since
         self._is_large = False  # the model, at the last search for them
         self._both = 0
@@ -80,7 +80,7 @@ class CoverageWatch:
         self._resolve_unfrozen(holders)
         unregistered = self._follow_unregistered(roots, holders, looks)
         if not is_idle:  # else it was built on something else, and that is the news
-            self._look_beside(roots, holders)
+            self._look_at_separate(roots, holders)
         if self._monitor.step + 1 < SETTLED_STEPS:
             return
         named = self._monitor.find_probe("gradient-norms")
@@ -110,26 +110,27 @@ class CoverageWatch:
         watch.compare(graded, step, self._monitor.read_late)
         return graded if not watch.is_changed and watch.compared - watch.step >= UNFROZEN_STEPS else []
 
-    def _look_beside(self, roots: Sequence[nn.Module], holders: Collection[int]) -> None:
-        """Tell of models beside the trained ones whose gradients nobody uses, each once in a run."""
+    def _look_at_separate(self, roots: Sequence[nn.Module], holders: Collection[int]) -> None:
+        """Report models that are separate from the trained ones and whose gradients nobody uses, each once in a run."""
         of_trained = {id(p) for root in roots for p in root.parameters()} | set(holders)
         tops, step = self._monitor.roots.list_roots(), self._monitor.step + 1
-        forgotten = self._beside.follow_forgotten(tops, of_trained, step, SETTLED_STEPS - 1, self._monitor.read_late)
+        forgotten = self._separate.follow_forgotten(tops, of_trained, step, SETTLED_STEPS - 1, self._monitor.read_late)
         for found in forgotten:
-            self._tell_beside(found, roots)
+            self._report_separate(found, roots)
 
-    def _tell_beside(self, found: ForgottenModule, roots: Sequence[nn.Module]) -> None:
-        names = {id(p): clean_path(path) for path, p in found.module.named_parameters()}
+    def _report_separate(self, found: ForgottenModule, roots: Sequence[nn.Module]) -> None:
+        names = {id(p): clean_path(path) for path, p in unwrap_module(found.module).named_parameters()}
         seen = ForgottenModel(
             root=type(unwrap_module(found.module)).__name__,
-            number=self._history.told_count,
+            suffix=f"_{self._history.reported_count + 1}" if self._history.reported_count else "",
+            number=self._history.reported_count,
             trained=[type(unwrap_module(root)).__name__ for root in roots[:MAX_NAMES]],
             since=found.since,
             graded=len(found.parameters),
             names=[names[id(p)] for p in found.parameters[:MAX_NAMES]],
             shape=list(found.parameters[0].shape),
         )
-        self._history.told_count += 1
+        self._history.reported_count += 1
         self._probe.emit(seen)
 
     def _follow_unregistered(

@@ -12,8 +12,8 @@ from tdbg.core.observations.optimizer import EmptyUpdates
 from tdbg.probes import Probe
 from tdbg.probes.optimizer.coverage import Holders
 from tdbg.probes.optimizer.update_sizes import MAX_NAMES, name_parameter
-from tdbg.runtime.beside import ModulesBeside, beside_history_of
 from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.separate_models import SeparateModels, separate_history_of
 from tdbg.runtime.unregistered import ValueWatch
 
 if TYPE_CHECKING:
@@ -29,24 +29,32 @@ class EmptyRun:
 
     step: int
     looks: int = 0
-    called: int = 0  # steps in which its own model had been called
+    called: int = 0  # steps in a row in which its own model had been called
     called_step: int = 0  # the last of these
-    is_called: bool = True  # in each of them
+    was_called: bool = False  # in one of them
+    was_reached: bool = False  # by a gradient, which was gone before the update
     watch: ValueWatch | None = None  # of what it holds: an update may clear the gradients that it had
 
 
 class EmptyUpdateWatch:
     """Follows optimizers without any gradient, and tells of those that look built on something else, or cut off."""
 
-    def __init__(self, probe: Probe, holders: Holders, beside: ModulesBeside) -> None:
-        self._probe, self._monitor, self._holders, self._beside = probe, probe.monitor, holders, beside
-        self._history = beside_history_of(probe.monitor)
+    def __init__(self, probe: Probe, holders: Holders, separate: SeparateModels) -> None:
+        self._probe, self._monitor, self._holders, self._separate = probe, probe.monitor, holders, separate
+        self._history = separate_history_of(probe.monitor)
         self._empty: weakref.WeakKeyDictionary[Optimizer, EmptyRun] = weakref.WeakKeyDictionary()
 
     @property
     def is_idle(self) -> bool:
         """True if some optimizer has no gradient, and its own model is not called either."""
-        return any(not run.is_called for run in self._empty.values())
+        return any(not run.was_called for run in self._empty.values())
+
+    def note_backward(self) -> None:
+        """A backward has returned: gradients that are gone before the update have been there."""
+        for optimizer, run in self._empty.items():
+            run.was_reached = run.was_reached or any(
+                p.grad is not None for group in optimizer.param_groups for p in group["params"]
+            )
 
     def look(self, optimizer: "Optimizer", step: int, *, is_sampled: bool = False) -> None:
         """Follow updates in which no parameter of the optimizer has a gradient, while others of a model have one.
@@ -63,34 +71,37 @@ class EmptyUpdateWatch:
         run = self._empty.setdefault(optimizer, EmptyRun(step))
         run.looks += 1
         self._follow_calls(run, held, step)
-        if run.looks == EMPTY_LOOKS and held:
+        if run.was_reached:
+            return
+        if run.looks == EMPTY_LOOKS and held and not run.was_called:
             self._tell_empty(optimizer, held, run)
-        if run.is_called and run.called >= UNREACHED_STEPS and optimizer not in self._history.unreached:
-            self._tell_unreached(optimizer, held, run, step)
+        if run.called >= UNREACHED_STEPS and optimizer not in self._history.unreached:
+            self._report_unreached(optimizer, held, run, step)
 
     def _follow_calls(self, run: EmptyRun, held: Sequence[Tensor], step: int) -> None:
-        """Whether the model that the optimizer holds was called in each step, and what it holds has stayed."""
-        if not run.is_called or run.called_step == step:
+        """In how many steps in a row the model that the optimizer holds was called, and whether it has stayed."""
+        if run.called_step == step:
             return
-        run.is_called = self._beside.find_called({id(p) for p in held}) is not None
-        if not run.is_called:
+        run.called_step = step
+        if self._separate.find_called({id(p) for p in held}) is None:
+            run.called, run.watch = 0, None
             return
-        run.called, run.called_step = run.called + 1, step
+        run.called, run.was_called = run.called + 1, True
         if run.watch is None:
             run.watch = ValueWatch(held, step)
         else:
             run.watch.compare(held, step, self._monitor.read_late)
 
-    def _tell_unreached(self, optimizer: "Optimizer", held: Sequence[Tensor], run: EmptyRun, step: int) -> None:
-        """The optimizer's own model is called with gradients on in each step, and none reaches it."""
-        model = self._beside.find_called({id(p) for p in held})
+    def _report_unreached(self, optimizer: "Optimizer", held: Sequence[Tensor], run: EmptyRun, step: int) -> None:
+        """The optimizer's own model is called with gradients enabled in each step, and none reaches it."""
+        model = self._separate.find_called({id(p) for p in held})
         if model is None or run.watch is None or run.watch.is_changed:
             return
         seen = EmptyUpdates(
             optimizer=type(optimizer).__name__,
             root=type(unwrap_module(model)).__name__,
             number=self._history.unreached_count,
-            since=run.step,
+            since=step - UNREACHED_STEPS + 1,
             updates=run.looks,
             held=len(held),
             frozen=sum(not p.requires_grad for p in held),

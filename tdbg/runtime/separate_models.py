@@ -1,4 +1,4 @@
-"""Models that are called beside the one that is trained, and what becomes of their gradients."""
+"""Models that are separate from the one that is trained, and what becomes of their gradients."""
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,18 +20,18 @@ MAX_WATCHED = 16
 ReadLate = Callable[[Tensor, Callable[..., None]], None]
 
 
-class BesideHistory:
+class SeparateHistory:
     """What is known of a run: it outlasts the probes that look at it now and then.
 
-    Parameters that some optimizer held, or that were loaded, at one of the looks: who trained or loaded a model may run
-    it further without an optimizer on purpose. Cost: a tenth of a microsecond each.
+    Parameters that some optimizer held, or that were loaded while the probe was there: a model that was trained or loaded
+    earlier may be used without an optimizer on purpose. Cost: a tenth of a microsecond each.
     """
 
     def __init__(self) -> None:
         self._trained: dict[int, weakref.ref[Tensor]] = {}
-        self.told: IdentityKeys[nn.Module, None] = IdentityKeys()
-        self.told_count = 0
-        self.unreached: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # told of: no gradient reaches its model
+        self.reported: IdentityKeys[nn.Module, None] = IdentityKeys()
+        self.reported_count = 0
+        self.unreached: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # reported: no gradient reaches its model
         self.unreached_count = 0  # with those that are gone
 
     def add_trained(self, parameters: Iterable[Tensor]) -> None:
@@ -47,12 +47,12 @@ class BesideHistory:
         return known is not None and known() is parameter
 
 
-_OF_RUNS: "weakref.WeakKeyDictionary[Monitor, BesideHistory]" = weakref.WeakKeyDictionary()
+_OF_RUNS: "weakref.WeakKeyDictionary[Monitor, SeparateHistory]" = weakref.WeakKeyDictionary()
 
 
-def beside_history_of(monitor: "Monitor") -> BesideHistory:
+def separate_history_of(monitor: "Monitor") -> SeparateHistory:
     """What is known of a run so far."""
-    return _OF_RUNS.setdefault(monitor, BesideHistory())
+    return _OF_RUNS.setdefault(monitor, SeparateHistory())
 
 
 class ForgottenModule(NamedTuple):
@@ -63,10 +63,10 @@ class ForgottenModule(NamedTuple):
     since: int  # the step in which the gradients were seen first
 
 
-class ModulesBeside:
+class SeparateModels:
     """Which roots were called in training mode with gradients on, and which of them nothing trains."""
 
-    def __init__(self, history: BesideHistory) -> None:
+    def __init__(self, history: SeparateHistory) -> None:
         self._history = history
         self._called: IdentityKeys[nn.Module, None] = IdentityKeys()
         self._called_before: IdentityKeys[nn.Module, None] = IdentityKeys()
@@ -106,7 +106,7 @@ class ModulesBeside:
         criteria = [root for root in roots if root.training and is_criterion(root, (), {})]
         found = []
         for module in {id(one): one for one in [*self._called, *criteria]}.values():
-            if module in self._history.told:
+            if module in self._history.reported:
                 continue
             parameters = [p for p in module.parameters() if p.requires_grad]
             graded = [p for p in parameters if p.grad is not None]
@@ -122,6 +122,6 @@ class ModulesBeside:
             if watch.is_changed or watch.compared - watch.step < least_steps:
                 continue
             self._watches.pop(module, None)
-            self._history.told[module] = None
+            self._history.reported[module] = None
             found.append(ForgottenModule(module, graded, watch.step))
         return found
