@@ -37,8 +37,9 @@ class UpdatesNothing(KindsRule):
     wrapping, and after it is decided what is frozen. Compute the loss of a generator from its output itself,
     without `detach()`.
 
-    Thresholds: 4 updates in a row; 12 steps in a row where the model of that optimizer is called. A program that
-    moves gradients to copies of the parameters itself, or clears them while it updates, is left alone.
+    Thresholds: 4 updates in a row; 2 where another instance of the model gets all the gradients; 12 steps in a row
+    where the model of that optimizer is called. A program that moves gradients to copies of the parameters itself,
+    or clears them while it updates, is left alone.
     """
 
     code = "TD-S011"

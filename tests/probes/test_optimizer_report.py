@@ -300,6 +300,21 @@ def test_an_optimizer_that_updates_nothing(start_watch: Any, tmp_path: Path, oth
     assert "4 parameters of Sequential have gradients that no optimizer uses" in finding.evidence[1]
 
 
+@pytest.mark.parametrize(("steps", "codes"), [(1, []), (2, ["TD-S011"]), (8, ["TD-S011"])])
+def test_the_optimizer_of_an_earlier_fold(start_watch: Any, tmp_path: Path, steps: int, codes: list[str]) -> None:
+    """Two looks are enough, as few of a later fold's steps are looked at."""
+    watched = start_watch(**EVERY_STEP)
+    first, second = make_model(), make_model()
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.01)
+    for net, count in ((first, 4), (second, steps)):
+        for _ in range(count):
+            optimizer.zero_grad()
+            run_step(net, optimizer)
+    found = [finding for finding in judge_watch(watched, tmp_path) if finding.code == "TD-S011"]
+    assert [finding.code for finding in found] == codes
+    assert all(finding.first_step == 5 and "are not those of the Sequential" in finding.title for finding in found)
+
+
 @pytest.mark.parametrize("part", ["body", "old head"])
 def test_an_optimizer_of_frozen_layers(start_watch: Any, tmp_path: Path, part: str) -> None:
     watched = start_watch(**EVERY_STEP)

@@ -1,6 +1,7 @@
 """Updates in which nothing that an optimizer holds has a gradient."""
 
 import weakref
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 EMPTY_LOOKS = 4  # in a row without any gradient in the optimizer, while the model has some
+TWIN_LOOKS = 2  # where a model of the very shapes that it holds has a gradient in each parameter, and no optimizer
 UNREACHED_STEPS = 12  # in a row where the optimizer's own model is called: its loss may begin some steps later
 
 
@@ -33,6 +35,7 @@ class EmptyRun:
     called_step: int = 0  # the last of these
     was_called: bool = False  # in one of them
     was_reached: bool = False  # by a gradient, which was gone before the update
+    is_told: bool = False
     watch: ValueWatch | None = None  # of what it holds: an update may clear the gradients that it had
 
 
@@ -73,7 +76,8 @@ class EmptyUpdateWatch:
         self._follow_calls(run, held, step)
         if run.was_reached:
             return
-        if run.looks == EMPTY_LOOKS and held and not run.was_called:
+        is_twin = run.looks == TWIN_LOOKS and self._monitor.is_main(optimizer) and self._is_twin_trained(held)
+        if (is_twin or run.looks == EMPTY_LOOKS) and held and not (run.was_called or run.is_told):
             self._tell_empty(optimizer, held, run)
         if run.called >= UNREACHED_STEPS and optimizer not in self._history.unreached:
             self._report_unreached(optimizer, held, run, step)
@@ -131,7 +135,21 @@ class EmptyUpdateWatch:
             graded=len(graded),
             names=[clean_path(paths.get(id(p), "")) or name_parameter(self._monitor, p) for p in graded[:MAX_NAMES]],
         )
+        run.is_told = True
         self._probe.emit(seen, step=run.step)
+
+    def _is_twin_trained(self, held: Sequence[Tensor]) -> bool:
+        """True if another instance of the model that the optimizer holds gets all the gradients.
+
+        As where each fold of a cross-validation builds a model, and the first one's optimizer is kept.
+        """
+        taken, shapes = self._holders.collect(), Counter(p.shape for p in held if p.requires_grad)
+        for root in self._monitor.roots.list_roots():
+            trainable = [p for p in root.parameters() if p.requires_grad]
+            is_twin = bool(trainable) and Counter(p.shape for p in trainable) == shapes
+            if is_twin and all(p.grad is not None and id(p) not in taken for p in trainable):
+                return True
+        return False
 
     def _may_rest(self, held: Sequence[Tensor]) -> bool:
         """True if what an optimizer beside the main one holds is frozen for a while, or part of a model that is there.
