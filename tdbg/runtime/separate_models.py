@@ -64,7 +64,7 @@ class ForgottenModule(NamedTuple):
 
 
 class SeparateModels:
-    """Which roots were called in training mode with gradients on, and which of them nothing trains."""
+    """Which roots were called in training mode with gradients enabled, and which of them nothing trains."""
 
     def __init__(self, history: SeparateHistory) -> None:
         self._history = history
@@ -73,7 +73,7 @@ class SeparateModels:
         self._watches: IdentityKeys[nn.Module, ValueWatch] = IdentityKeys()
 
     def add_call(self, module: nn.Module) -> None:
-        """A root is called with gradients on."""
+        """A root is called with gradients enabled."""
         if module.training and len(self._called) < MAX_MODULES:
             self._called[module] = None
 

@@ -118,7 +118,7 @@ class OptimizerReport(Probe):
         self._notice_change(optimizer)
         is_new = looks < COVERAGE_LOOKS or self.monitor.inspection.is_repeat_open
         if is_new or looks % COVERAGE_LOOKS == 0:
-            self._coverage.look(looks, is_idle=self._empty.is_idle)
+            self._coverage.check_coverage(looks, is_idle=self._empty.is_idle)
         self._sizes.sample_weights(optimizer)
         self._spent_s = time.perf_counter() - begun
 
@@ -134,7 +134,7 @@ class OptimizerReport(Probe):
         self._seen_backwards[optimizer] = self._backwards
         if not self.monitor.is_main(optimizer):
             if has_gradients and self._sizes.looks < COVERAGE_LOOKS:
-                self._empty.look(optimizer, self._backward_step)
+                self._empty.follow_update(optimizer, self._backward_step)
             return
         moved, self._sizes.moved = self._sizes.moved, None
         self._separate.end_step()
@@ -142,7 +142,7 @@ class OptimizerReport(Probe):
             return
         begun = time.perf_counter()
         if has_gradients:
-            self._empty.look(optimizer, self._backward_step, is_sampled=bool(moved.names))
+            self._empty.follow_update(optimizer, self._backward_step, is_sampled=bool(moved.names))
         self._sizes.compare_sample(moved, optimizer)
         self.monitor.budget.record_cost(self.name, self._spent_s + time.perf_counter() - begun, extra=True)
 

@@ -68,7 +68,7 @@ class CoverageWatch:
         self._is_large = False  # the model, at the last search for them
         self._both = 0
 
-    def look(self, looks: int, *, is_idle: bool) -> None:
+    def check_coverage(self, looks: int, *, is_idle: bool) -> None:
         """Which trainable parameters no optimizer holds, and which two of them update.
 
         looks: so many were there before. is_idle: some optimizer has no gradient, and its own model is not called.

@@ -59,7 +59,7 @@ class EmptyUpdateWatch:
                 p.grad is not None for group in optimizer.param_groups for p in group["params"]
             )
 
-    def look(self, optimizer: "Optimizer", step: int, *, is_sampled: bool = False) -> None:
+    def follow_update(self, optimizer: "Optimizer", step: int, *, is_sampled: bool = False) -> None:
         """Follow updates in which no parameter of the optimizer has a gradient, while others of a model have one.
 
         After the update, as a closure computes gradients inside it. Copies in another precision, to which a program
