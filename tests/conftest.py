@@ -53,6 +53,7 @@ def starts_processes(path: Path) -> bool:
 
 
 LONG = {"e2e", "test_contributing.py"}  # folders and files
+LAST_CHARACTERS = 3000  # of a failure's text, printed when it happens
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,6 +62,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not starts_processes(item.path) and not item.get_closest_marker("slow"):
             item.add_marker("quick")
     items.sort(key=lambda item: not LONG.intersection(item.path.parts))
+
+
+class FailurePrinter:
+    """Prints each failure when it happens: a run that is ended from outside, at CI's time limit, has said its failures."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")):
+            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+            terminal.write_line(report.longreprtext[-LAST_CHARACTERS:])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not in_worker:
+        config.pluginmanager.register(FailurePrinter(config))
 
 
 @pytest.fixture(autouse=True)

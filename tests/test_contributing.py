@@ -68,6 +68,14 @@ def write_block(folder: Path, block: Block) -> None:
         path.write_text(block.text, encoding="utf-8")
 
 
+def write_recipe(folder: Path, heading: str) -> set[str]:
+    """All files and additions of a recipe. Returns their places."""
+    written = [block for block in RECIPES[heading] if block.place]
+    for block in written:
+        write_block(folder, block)
+    return {block.place for block in written}
+
+
 def run_in_copy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command on the copy, which comes before the installed package."""
     env = {**os.environ, "PYTHONPATH": str(folder)}
@@ -75,31 +83,37 @@ def run_in_copy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.cold
-@pytest.mark.timeout(900)  # each starts some 400 tests in a process of its own
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("heading", RECIPES)
 def test_a_recipe_is_complete(heading: str, tmp_path: Path) -> None:
     folder = copy_repository(tmp_path)
-    blocks = RECIPES[heading]
-    written = [block for block in blocks if block.place]
-    commands = [line for block in blocks if not block.place for line in block.text.splitlines()]
-    for block in written:
-        write_block(folder, block)
-    for command in commands:
-        python, *words = command.split()
-        done = run_in_copy(folder, *words)
-        assert python == "python" and done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-
-    held = run_in_copy(folder, "-m", "pytest", "-q", "-n", "0", "--timeout", "200", *HELD)
-    assert held.returncode == 0, held.stdout[-3000:]
-    for words in (("ruff", "check", "tdbg", "tests"), ("ruff", "format", "--check", "tdbg", "tests")):
-        done = run_in_copy(folder, "-m", *words)
-        assert done.returncode == 0, done.stdout[-3000:]
+    written = write_recipe(folder, heading)
+    for block in RECIPES[heading]:
+        for command in block.text.splitlines() if not block.place else ():
+            python, *words = command.split()
+            done = run_in_copy(folder, *words)
+            assert python == "python" and done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     changed = subprocess.run(
         ["git", "status", "--porcelain", "-uall"], cwd=folder, text=True, capture_output=True, check=True
     ).stdout
     paths = {line[3:] for line in changed.splitlines()}
     by_hand = {path for path in paths if not path.startswith(GENERATED)}
-    assert by_hand == {block.place for block in written}, "no other file needs a change"
+    assert by_hand == written, "no other file needs a change"
+
+
+@pytest.mark.cold
+@pytest.mark.timeout(900)  # it starts some 400 tests in a process of its own
+def test_what_the_recipes_add_keeps_the_contract_and_the_structure(tmp_path: Path) -> None:
+    folder = copy_repository(tmp_path)
+    for heading in RECIPES:
+        write_recipe(folder, heading)
+    done = run_in_copy(folder, "-m", "tdbg", "docs", "all")
+    assert done.returncode == 0, done.stderr[-3000:]
+    held = run_in_copy(folder, "-m", "pytest", "-q", "-n", "0", "--timeout", "200", *HELD)
+    assert held.returncode == 0, held.stdout[-3000:]
+    for words in (("ruff", "check", "tdbg", "tests"), ("ruff", "format", "--check", "tdbg", "tests")):
+        done = run_in_copy(folder, "-m", *words)
+        assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_there_are_five_recipes() -> None:

@@ -1,7 +1,7 @@
 """Every entry point of tdbg, found from outside, has a guard: an exception below it harms nothing and is reported.
 
 ENTRIES_ALL=1 makes every body of every setup raise, as ``python -m tests.e2e.entries.table`` does; without it a few
-bodies of one setup, by a fresh seed that is printed.
+bodies of one setup, by a seed that is printed (ENTRIES_SEED=5 gives it, TDBG_TEST_RANDOM=1 draws one).
 """
 
 import os
@@ -9,11 +9,12 @@ import random
 from pathlib import Path
 
 import pytest
+from chance import choose_seed
 
 from tests.e2e.entries.table import HEAD, SETUPS, list_entries, list_unknown, run_setup
 
 ALL = bool(os.environ.get("ENTRIES_ALL"))
-SEED = random.SystemRandom().randrange(1 << 20)
+SEED = choose_seed("ENTRIES_SEED", "ENTRIES_ALL")
 CHOSEN = sorted(SETUPS) if ALL else [random.Random(SEED).choice(["basic", "capture", "debuggers", "extreme"])]
 
 

@@ -1,8 +1,7 @@
 """Objects of the program's that raise when they are looked at: what tdbg meets there never ends a training."""
 
-import random
-
 import pytest
+from chance import choose_seed
 
 from tests.e2e.conftest import Runner, build_program_command
 
@@ -19,8 +18,8 @@ def test_an_output_that_raises_is_named_and_no_more(watched_runner: Runner, bare
 
 @pytest.mark.parametrize("options", [(), EVERYTHING], ids=["basic", "everything"])
 def test_objects_that_raise(watched_runner: Runner, bare_runner: Runner, options: tuple[str, ...]) -> None:
-    """In a fresh order each time, since a part that one of them switched off does not meet the others."""
-    seed = random.SystemRandom().randrange(1 << 20)
+    """In an order that TDBG_TEST_RANDOM=1 draws anew, since a part that one of them switched off does not meet the others."""
+    seed = choose_seed("TOUCHY_SEED", "TDBG_TEST_RANDOM")
     print(f"seed {seed}")
     words = build_program_command("touchy", str(seed))
     plain = bare_runner(words)
