@@ -19,6 +19,7 @@ from torch import nn
 from tdbg.api import flag_values as api_flags
 from tdbg.api import session, user_metrics, watching
 from tdbg.probes.regions import TOTALS
+from tests.e2e.conftest import warm_command
 
 FOREIGN = ("TDBG_", "SLURM_", "TORCHELASTIC_", "PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
 
@@ -156,9 +157,9 @@ def program_runner(tmp_path: Path) -> Callable[..., Done]:
         if options is not None:
             words = [sys.executable, "-m", "tdbg", "run", "--quiet", "--run-dir", str(folder), *options, "--", *words]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        kept.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1")
+        kept.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
         kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-        done = subprocess.run(words, capture_output=True, text=True, timeout=150, env=kept, cwd=tmp_path)
+        done = subprocess.run(warm_command(words), capture_output=True, text=True, timeout=150, env=kept, cwd=tmp_path)
         return Done(done.returncode, done.stdout, done.stderr, folder)
 
     return run_program

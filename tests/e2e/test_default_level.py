@@ -1,9 +1,11 @@
 """Silent bugs, each planted in a small training: the default level names them, and says nothing of the healthy twin."""
 
 import pytest
+from chance import pick_share
 
 from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, build_program_command
 
+TWINS = 3  # every third: `python -m tests.e2e.corpus` and `python -m tests.e2e.levels` play them all, and more
 NAMED = {  # kind -> code, and a part of the first line
     "unused": ("TD-C008", "side.weight, side.bias"),
     "partial-load": ("TD-C010", "0 of 8 keys loaded, 8 of 8 given keys carry the prefix module."),
@@ -38,6 +40,6 @@ def test_the_default_level_names_what_is_wrong(watched_runner: Runner, kind: str
     assert_named_first(watched_runner(build_program_command("planted", kind, "fault")), *NAMED[kind])
 
 
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("kind", pick_share(NAMED, TWINS))
 def test_the_default_level_is_silent_about_the_healthy_twin(watched_runner: Runner, kind: str) -> None:
     assert_notes_alone(watched_runner(build_program_command("planted", kind, "healthy")))

@@ -1,6 +1,7 @@
 """Silent bugs in data and ranks, each planted in a small training: the default level names them, and no healthy twin."""
 
 import pytest
+from chance import pick_share
 
 from tests.e2e.conftest import (
     Runner,
@@ -10,6 +11,7 @@ from tests.e2e.conftest import (
     build_torchrun_command,
 )
 
+TWINS = 3  # every third: `python -m tests.e2e.levels` plays them all
 NAMED = {  # kind -> code, and a part of the first line
     "scaled": ("TD-D010", "input 0 is scaled differently in evaluation"),
     "scaled-early": ("TD-D010", "input 0 is scaled differently in evaluation"),
@@ -32,7 +34,7 @@ def test_the_default_level_names_what_is_wrong(watched_runner: Runner, kind: str
     assert_named_first(watched_runner(build_program_command("planted_data", kind, "fault")), *NAMED[kind])
 
 
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("kind", pick_share(NAMED, TWINS))
 def test_the_default_level_is_silent_about_the_healthy_twin(watched_runner: Runner, kind: str) -> None:
     assert_notes_alone(watched_runner(build_program_command("planted_data", kind, "healthy")))
 
@@ -69,7 +71,7 @@ def test_the_default_level_names_ranks_that_differ_or_do_the_same(watched_runner
     assert_named_first(watched_runner(build_torchrun_command("planted_ranks", kind, "fault")), *RANKS[kind])
 
 
-@pytest.mark.parametrize("kind", [*RANKS, *MAY_DIFFER])
+@pytest.mark.parametrize("kind", [*pick_share(RANKS, TWINS), *MAY_DIFFER])
 def test_ranks_that_agree_or_may_differ_are_no_finding(watched_runner: Runner, kind: str) -> None:
     result = watched_runner(build_torchrun_command("planted_ranks", kind, "healthy"))
     assert result.code == 0, result.stderr

@@ -3,9 +3,11 @@
 import sys
 
 import pytest
+from chance import pick_share
 
 from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, build_program_command
 
+TWINS = 3  # every third: `python -m tests.e2e.levels` plays them all
 NAMED = {  # kind -> code, and a part of the first line
     "left-in-eval-mode": ("TD-C021", "in eval mode since step 21, after evaluation: Net, 1 dropout layer and 1 batch"),
     "left-in-eval-mode-late": ("TD-C021", "in eval mode since step 71"),
@@ -49,7 +51,7 @@ def test_the_default_level_names_what_is_wrong(watched_runner: Runner, kind: str
     assert_named_first(watched_runner(build_program_command("planted_model", kind, "fault")), *NAMED[kind])
 
 
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("kind", pick_share(NAMED, TWINS))
 def test_the_default_level_is_silent_about_the_healthy_twin(watched_runner: Runner, kind: str) -> None:
     assert_notes_alone(watched_runner(build_program_command("planted_model", kind, "healthy")))
 

@@ -9,19 +9,26 @@ import random
 from pathlib import Path
 
 import pytest
-from chance import choose_seed
+from chance import choose_seed, pick_share
 
-from tests.e2e.entries.table import HEAD, SETUPS, list_entries, list_unknown, run_setup
+from tests.e2e.entries.table import HEAD, SETUPS, Outcome, execute_bare, list_entries, list_unknown, run_setup
 
 ALL = bool(os.environ.get("ENTRIES_ALL"))
 SEED = choose_seed("ENTRIES_SEED", "ENTRIES_ALL")
 CHOSEN = sorted(SETUPS) if ALL else [random.Random(SEED).choice(["basic", "capture", "debuggers", "extreme"])]
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The program with no part more, without tdbg."""
+    return execute_bare((), tmp_path_factory.mktemp("bare") / "run")
+
+
 # Together they hold every entry that the nine setups have.
-@pytest.mark.parametrize("name", ["capture", "debuggers", "extreme", "pair", "profile", "trackers"])
-def test_every_entry_is_known(tmp_path: Path, name: str) -> None:
-    entries, _ = list_entries(SETUPS[name], tmp_path)
+@pytest.mark.parametrize("name", pick_share(["capture", "debuggers", "extreme", "pair", "profile", "trackers"], 2))
+def test_every_entry_is_known(bare: Outcome, tmp_path: Path, name: str) -> None:
+    setup = SETUPS[name]
+    entries, _ = list_entries(setup, tmp_path, None if setup.parts else bare)
     assert entries and not list_unknown(entries), "entries that tests/e2e/entries/known.txt does not list"
 
 

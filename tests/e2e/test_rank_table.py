@@ -1,4 +1,4 @@
-"""Of the table of faults on several ranks every second kind once; all of it is a command's."""
+"""Of the table of faults on several ranks every fourth kind once; all of it is a command's."""
 
 import pytest
 

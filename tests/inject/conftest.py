@@ -14,6 +14,7 @@ import tdbg
 from tdbg.core.config import Settings, flags_to_env
 from tdbg.core.rundir import RunDir
 from tdbg.inject import boot_source, watch_table
+from tests.e2e.conftest import warm_command
 
 PARENT = str(Path(tdbg.__file__).parents[1])
 
@@ -46,10 +47,12 @@ class Run:
         python: str = sys.executable,
         cwd: Path | None = None,
         stdin: str | None = None,
+        warm: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``python ARGS`` in the run."""
+        """Run ``python ARGS`` in the run; warm: in a process that has torch loaded already."""
+        words = [python, *args]
         return subprocess.run(
-            [python, *args],
+            warm_command(words) if warm else words,
             env=env if env is not None else self.build_environment(),
             cwd=cwd or self.path.parent,
             input=stdin,

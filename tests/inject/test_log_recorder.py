@@ -52,14 +52,15 @@ def play_program(make_run: Any, tmp_path: Path, cache_folder: None) -> Any:
     """Run a program after STEP; gives what it printed, on stdout and stderr, and its records."""
 
     def run_text(text: str, before: str = "", **settings: Any) -> tuple[str, str, list[dict[str, Any]]]:
+        warm = not before  # which is to happen before torch is imported
         run = make_run(**settings)
         folder = tmp_path / "program"
         folder.mkdir(exist_ok=True)
         (folder / "s.py").write_text(textwrap.dedent(before) + STEP + textwrap.dedent(text))
         env = run.build_environment(OMP_NUM_THREADS="1")
-        done = run.run_python("s.py", cwd=folder, env=env)
+        done = run.run_python("s.py", cwd=folder, env=env, warm=warm)
         bare = {key: value for key, value in env.items() if key not in ("PYTHONPATH", "TDBG_RUN_DIR")}
-        alone = run.run_python("s.py", cwd=folder, env=bare)
+        alone = run.run_python("s.py", cwd=folder, env=bare, warm=warm)
         assert (done.returncode, run.boot_errors, run.list_events("probe_off")) == (0, "", []), done.stderr
         assert (done.stdout, done.stderr) == (alone.stdout, alone.stderr)  # in every test: nothing shows
         return done.stdout, done.stderr, read_records(run.path)

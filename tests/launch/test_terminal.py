@@ -3,10 +3,12 @@
 import contextlib
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chance import pick_share
 from screens import Shown, run_on_terminal
 
 from tdbg.core.rundir import RunDir
@@ -167,8 +169,7 @@ def check_words(ours: list[str], folder: Path) -> None:
 
 
 @pytest.mark.cold
-@pytest.mark.parametrize("columns", [80, 200])
-@pytest.mark.parametrize("tee", BEHIND, ids=["direct", "tee"])
+@pytest.mark.parametrize(("tee", "columns"), pick_share(product(BEHIND, (80, 200)), 3))
 @pytest.mark.parametrize("program", [name for name in PROGRAMS if name != "begun"])
 def test_no_row_is_mixed(program_folder: Path, bare_rows: Any, program: str, tee: bool, columns: int) -> None:
     alone = play_alone(bare_rows, program_folder, program, columns)
@@ -190,8 +191,7 @@ def test_no_row_is_mixed(program_folder: Path, bare_rows: Any, program: str, tee
 
 
 @pytest.mark.cold
-@pytest.mark.parametrize("env", [{"CI": "true"}, {"TERM": "dumb"}], ids=["ci", "dumb"])
-@pytest.mark.parametrize("tee", BEHIND, ids=["direct", "tee"])
+@pytest.mark.parametrize(("tee", "env"), pick_share(product(BEHIND, ({"CI": "true"}, {"TERM": "dumb"})), 3))
 @pytest.mark.parametrize("program", ["tqdm", "prints"])
 def test_no_row_is_mixed_where_nothing_can_be_redrawn(
     program_folder: Path, bare_rows: Any, program: str, tee: bool, env: dict[str, str]

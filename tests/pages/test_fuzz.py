@@ -30,7 +30,7 @@ from tests.pages.pickle_reader.test_pickle_pages import SEEDS, mutate_pickle, wa
 from tests.pages.read.test_page_set import MUTATIONS, _read_all, mutate_bytes
 from tests.pages.test_hostile import iter_commands, iter_pickle_commands
 
-FUZZ_S = float(os.environ.get("TDBG_TEST_FUZZ_S", "30"))  # of each kind
+FUZZ_S = float(os.environ.get("TDBG_TEST_FUZZ_S", "10"))  # of each kind
 FIRST = choose_seed("TDBG_TEST_FUZZ_SEED", "TDBG_TEST_FUZZ_S")
 BATCH = 50  # examples of one seed
 GROWN_MB = 600

@@ -194,9 +194,17 @@ def split_batches(pairs: Sequence[str], size: int, choose: random.Random) -> lis
     return [left[start : start + size] for start in range(0, len(left), size)]
 
 
-def list_entries(setup: Setup, folder: Path) -> tuple[dict[str, str], Outcome]:
-    """The entries that a setup adds to the program, found from outside, and the program's end without tdbg."""
-    bare = execute_program(None, setup.parts, folder / "bare", {"ENTRIES_MODE": "list"})
+def execute_bare(parts: Sequence[str], folder: Path) -> Outcome:
+    """Run the program without tdbg, for what it has of its own."""
+    return execute_program(None, parts, folder, {"ENTRIES_MODE": "list"})
+
+
+def list_entries(setup: Setup, folder: Path, bare: Outcome | None = None) -> tuple[dict[str, str], Outcome]:
+    """The entries that a setup adds to the program, found from outside, and the program's end without tdbg.
+
+    bare: that end, where it is known.
+    """
+    bare = bare or execute_bare(setup.parts, folder / "bare")
     watched = execute_program(setup, setup.parts, folder / "list", {"ENTRIES_MODE": "list"})
     assert _list_lines(watched.stdout) == _list_lines(bare.stdout), watched.stderr
     return find_entries(bare, watched), bare
