@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from tdbg.cli import build_root_group, pages
 from tests.contract import schemas
+from tests.e2e.conftest import warm_command
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
@@ -64,7 +65,11 @@ def printed_documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
     words = ["-m", "tdbg", "run", "--quiet", "-f", "MEMORY", "--run-dir", str(run), "--", sys.executable]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(
-        [sys.executable, *words, *PROGRAMS[request.param]], env=env, check=False, capture_output=True, timeout=120
+        warm_command([sys.executable, *words, *PROGRAMS[request.param]]),
+        env=env,
+        check=False,
+        capture_output=True,
+        timeout=120,
     )
     yield list(schemas.iter_documents([run]))
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tdbg.core.flags import FLAGS
-from tests.e2e.conftest import build_environment, run_command
+from tests.e2e.conftest import build_environment, run_command, warm_command
 from tests.metrics.wandb_files import load_runs
 
 TAXA = Path(__file__).parents[2] / "examples" / "taxa"
@@ -46,7 +46,7 @@ def taxa_modules() -> Iterator[Any]:
 
 def run_taxa(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(TAXA / "train.py"), *words],
+        warm_command([sys.executable, str(TAXA / "train.py"), *words]),
         cwd=cwd, env=build_environment(env or {}), capture_output=True, text=True, timeout=150,
     )  # fmt: skip
 
@@ -459,7 +459,9 @@ def test_pages_of_an_evaluation(tmp_path: Path) -> None:
 
     assert run_taxa("--opts", *TINY, "OUTPUT", "out", cwd=tmp_path).returncode == 0
     done = subprocess.run(
-        [sys.executable, str(TAXA / "eval.py"), "out/last.pt", "--part", "val", "--pages", "pages", "--words", "20"],
+        warm_command(
+            [sys.executable, str(TAXA / "eval.py"), "out/last.pt", "--part", "val", "--pages", "pages", "--words", "20"]
+        ),
         cwd=tmp_path, env=build_environment({}), capture_output=True, text=True, timeout=150,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

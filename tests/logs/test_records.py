@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import warm_command
+
 PROJECT = Path(__file__).parent / "project"
 FLAGS = (
     "GRADIENTS",
@@ -37,7 +39,7 @@ def run_watched(folder: Path, command: Sequence[str], flags: Sequence[str] = (),
     """`tdbg run` of a command in ``folder``; returns the run directory."""
     words = [word for flag in flags for word in ("-f", flag)]
     done = subprocess.run(
-        [sys.executable, "-m", "tdbg", "run", "--run-dir", "run", *words, *more, "--", *command],
+        warm_command([sys.executable, "-m", "tdbg", "run", "--run-dir", "run", *words, *more, "--", *command]),
         cwd=folder,
         env=build_environment(folder),
         capture_output=True,
@@ -103,7 +105,11 @@ def test_the_programs_own_log_is_what_it_was(project_folder: Path, tmp_path: Pat
     shutil.copytree(PROJECT, place)
     opts = [word for flag in FLAGS for word in (f"DEBUG.{flag}", "True")]
     subprocess.run(
-        [sys.executable, "train.py", *opts], cwd=place, env=build_environment(tmp_path), check=True, timeout=100
+        warm_command([sys.executable, "train.py", *opts]),
+        cwd=place,
+        env=build_environment(tmp_path),
+        check=True,
+        timeout=100,
     )
 
     def without_times(text: str) -> list[str]:

@@ -14,6 +14,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from tdbg.metrics.ranks import merge_states
+from tests.e2e.conftest import warm_command
 
 from .answering import CLASSES, NULL, feed_tracker, make_batches, make_tracker
 
@@ -119,7 +120,7 @@ def run_ranks(folder: Path, ranks: int, *how: str) -> list[dict]:
     script.write_text(RANK)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     line = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(script), str(folder), *how]
-    done = subprocess.run([sys.executable, *line], env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(warm_command([sys.executable, *line]), env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 

@@ -10,6 +10,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.metrics.ranks import find_differing, merge_states
 from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 from tdbg.metrics.tracker.state_fields import StateError
+from tests.e2e.conftest import warm_command
 
 
 def make_rank_state(*values, phase="val", **settings):
@@ -158,7 +159,7 @@ def test_real_ranks_in_groups_with_different_metrics_and_by_mistake_different_ph
     (tmp_path / "ranks.py").write_text(RANKS)
     line = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(tmp_path / "ranks.py")]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *line], env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(warm_command([sys.executable, *line]), env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = sorted(done.stdout.splitlines())
     mistake = "ranks reduce different phases: val, val_mask_meta"
@@ -206,6 +207,10 @@ def test_any_split_over_real_ranks_gives_the_same_values_as_one(tmp_path, ranks)
     (tmp_path / "many.py").write_text(MANY)
     line = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(tmp_path / "many.py")]
     done = subprocess.run(
-        [sys.executable, *line], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280
+        warm_command([sys.executable, *line]),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
