@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 KIND, IS_FAULTY = sys.argv[1], sys.argv[2] == "fault"
 BATCH, WAIT_S, KEPT_PER_S = 8, 0.007, 15e6  # numbers: 60 MB a second, however fast the machine
-LONG_S = 40.0  # a leak is told after ten records, 2 s apart, however fast the machine
+LONG_S = 28.0  # a leak is told after ten records, 2 s apart, however fast the machine
 PASSES, STEPS = (1, 3500) if KIND == "starved" else (4, 4000)
 SLOW_FROM = 300 if KIND == "starved" and IS_FAULTY else STEPS
 
