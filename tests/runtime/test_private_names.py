@@ -4,6 +4,7 @@ import ast
 import importlib
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,17 @@ def _is_private(name: object) -> bool:
     return isinstance(name, str) and name.startswith("_") and not name.startswith("__")
 
 
-def _list_own_names(trees: dict[str, ast.Module]) -> set[str]:
+@cache
+def _parse_names(text: str) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
+    """What a file defines, and the attributes that it reads. Each file is parsed once for all tests."""
+    tree = ast.parse(text)
+    return frozenset(_list_own_names(tree)), tuple(_iter_attributes(tree))
+
+
+def _list_own_names(tree: ast.Module) -> set[str]:
     """What tdbg defines: functions, classes, variables, attributes of `self`."""
     found = set()
-    for node in (node for tree in trees.values() for node in ast.walk(tree)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -138,11 +146,11 @@ def _iter_attributes(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def find_private_names(sources: dict[str, str]) -> dict[str, dict[str, int]]:
     """File -> private name that tdbg does not define, or torch defines too -> a line."""
-    trees = {file: ast.parse(text) for file, text in sources.items()}
-    own, theirs = _list_own_names(trees), list_names_of_torch()
+    parsed = {file: _parse_names(text) for file, text in sources.items()}
+    own, theirs = set().union(*(names for names, _ in parsed.values())), list_names_of_torch()
     found: dict[str, dict[str, int]] = {}
-    for file, tree in trees.items():
-        for name, line in _iter_attributes(tree):
+    for file, (_, attributes) in parsed.items():
+        for name, line in attributes:
             if _is_private(name) and (name not in own or name in theirs):
                 found.setdefault(file, {})[name] = line
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chance import pick_share
 from playwright.sync_api import Browser, Page, Route, expect
 
 from .conftest import Client
@@ -30,7 +31,7 @@ pytestmark = [
 OVERVIEW = "/runs/two_ranks/overview"
 
 
-@pytest.fixture(params=[390, 1280])
+@pytest.fixture(params=pick_share([390, 1280], 2))
 def opened(request: pytest.FixtureRequest, chromium: Browser, server: Server) -> Iterator[Watched]:  # noqa: F811
     found = Watched(chromium, server, request.param, "dark" if request.param == 390 else "light")
     yield found
