@@ -226,10 +226,10 @@ def _summarize_trace(path: Path, session: Session) -> dict[str, object]:
     try:
         from tdbg.traces.analyze.summary_cache import load_summary
 
-        told = _format_summary(load_summary(path))
+        figures = _format_summary(load_summary(path))
     except ImportError as error:  # the program's environment is not tdbg's own, and has no msgspec or numpy
         raise TdbgError(f"the trace cannot be read here: {error}", f"`tdbg trace show {path}`") from None
-    return {"trace": str(path), "kind": session.kind, **told}
+    return {"trace": str(path), "kind": session.kind, **figures}
 
 
 def _format_summary(read: "Summary") -> dict[str, object]:
@@ -244,7 +244,7 @@ def _format_summary(read: "Summary") -> dict[str, object]:
     kept = summary_figures.select_steady_steps(read)
     median = summary_figures.typical_length(read)
     advice, _ = evaluate_traces([("", read)], {})
-    told = {
+    figures = {
         "batches": len(read.steps),
         "median_ms": median / 1e6,
         "fastest_ms": min(step.length for step in read.steps) / 1e6,
@@ -260,7 +260,7 @@ def _format_summary(read: "Summary") -> dict[str, object]:
         "advice": [asdict(one) for one in advice],
         "problems": read.problems,
     }
-    found: dict[str, object] = to_json_value(told)
+    found: dict[str, object] = to_json_value(figures)
     return found
 
 

@@ -9,7 +9,7 @@ from tdbg.core.flags import FLAGS, PRESETS, Flag, expand
 from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.core.tables import format_count, print_table
 
-MAX_TOLD = 10  # files that cannot be read
+MAX_REPORTED = 10  # files that cannot be read
 
 HELP = """List the debug flags, what they open and what they did.
 
@@ -151,10 +151,10 @@ def scan_source(args: ScanArgs) -> int:
 
 
 def _report_unreadable(unreadable: Mapping[str, str]) -> None:
-    for path, why in list(unreadable.items())[:MAX_TOLD]:
+    for path, why in list(unreadable.items())[:MAX_REPORTED]:
         print_messages(f"{path} cannot be read ({why}): its lines are not in the map")
-    if len(unreadable) > MAX_TOLD:
-        print_messages(f"and {len(unreadable) - MAX_TOLD:,} more cannot be read")
+    if len(unreadable) > MAX_REPORTED:
+        print_messages(f"and {len(unreadable) - MAX_REPORTED:,} more cannot be read")
 
 
 def _write_map(path: Path, text: str) -> None:

@@ -21,7 +21,7 @@ MAX_BYTES = 4_000_000
 MARK = b"tdbg"  # what a pyproject.toml that concerns tdbg has in it
 USER_FILE = "config.toml"
 TRUSTED_FILE = "trusted.json"
-_said: set[str] = set()
+_reported: set[str] = set()
 
 
 class Source(NamedTuple):
@@ -171,8 +171,8 @@ def _risk_of_unreadable(path: Path) -> str:
 
 def print_message_once(text: str) -> None:
     """Say a line; settings may be resolved twice for one command."""
-    if text not in _said:
-        _said.add(text)
+    if text not in _reported:
+        _reported.add(text)
         print_messages(text)
 
 

@@ -417,8 +417,8 @@ class EventWriter(LineWriter):
         return share < 0.98 and self._steps_left_out % 100 == 1
 
     def _emit_note_once(self, code: str, text: str, step: int) -> None:
-        if code not in self._said:
-            self._said.add(code)
+        if code not in self._printed:
+            self._printed.add(code)
             self.write_line(events.encode(Note(t=time.time(), code=code, text=text, step=step)))
 
     def reset_after_fork(self) -> None:
@@ -440,8 +440,8 @@ RESTART_COUNTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 def restart_count(environ: Mapping[str, object]) -> int:
     """How often launcher and scheduler have restarted a job: torchrun in a job that SLURM requeued counts anew from 0."""
-    told = (str(environ.get(name, "")) for name in RESTART_COUNTS)
-    return sum(int(count) for count in told if count.isascii() and count.isdigit())
+    counts = (str(environ.get(name, "")) for name in RESTART_COUNTS)
+    return sum(int(count) for count in counts if count.isascii() and count.isdigit())
 
 
 def process_start(pid: int) -> str:

@@ -49,7 +49,7 @@ class Gradients(ForwardDebugger):
     @property
     def has_arrived(self) -> bool:
         """True once a gradient has arrived at an output that was captured in this thread."""
-        return any(told for arrived in self._thread_calls.kept for told in arrived.values())
+        return any(entry for arrived in self._thread_calls.kept for entry in arrived.values())
 
     def _capture_output(self, module: nn.Module, input: object, output: object) -> None:
         if is_program_forward():
@@ -98,8 +98,8 @@ class _Arrival:
             self.guard.call_guarded(self._record_gradient, grad)
 
     def _record_gradient(self, grad: Tensor) -> None:
-        told: dict[str, object] = {"output_grad_stats": _compute_stats(grad)}
-        self.arrived[self.path] = {**told, "output_grad": copy_of(grad)} if self.values else told
+        entry: dict[str, object] = {"output_grad_stats": _compute_stats(grad)}
+        self.arrived[self.path] = {**entry, "output_grad": copy_of(grad)} if self.values else entry
 
 
 def _compute_stats(grad: Tensor) -> dict[str, object]:
@@ -108,7 +108,7 @@ def _compute_stats(grad: Tensor) -> dict[str, object]:
 
 def _one_call(arrived: Arrived) -> dict[str, object]:
     """What one call of the layer got: the first tensor's, and those of the others by path."""
-    reached = {path: told for path, told in arrived.items() if told}
+    reached = {path: entry for path, entry in arrived.items() if entry}
     if not reached:
         return {}
     first, *more = reached

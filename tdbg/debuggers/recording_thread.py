@@ -146,7 +146,7 @@ class Recording:
         self.written = self.bytes = 0
         self.dropped: Counter[str] = Counter()
         self.error: BaseException | None = None
-        self._told = False
+        self._is_reported = False
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting = 0
         self._idle = threading.Condition()
@@ -216,8 +216,8 @@ class Recording:
         return self._thread is not None and self._thread.is_alive()
 
     def _raise_error(self) -> None:
-        if self.error is not None and not self._told:
-            self._told = True
+        if self.error is not None and not self._is_reported:
+            self._is_reported = True
             raise self.error
 
     # in the thread

@@ -340,7 +340,7 @@ class Capture(Probe):
         known = self._targets.get(module)
         if known is None:
             known = self._targets[module] = list(self._iter_targets(module))
-            self._tell_layers_named_like_parts(module)
+            self._report_layers_named_like_parts(module)
             if known:
                 paths = [target.path for target in known]
                 self._idle |= dict.fromkeys(paths)
@@ -382,7 +382,7 @@ class Capture(Probe):
             self.emit(LayersMissing(pattern=pattern, root=root, hint=hint, why=str(error), option=option))
             return {}
 
-    def _tell_layers_named_like_parts(self, module: nn.Module) -> None:
+    def _report_layers_named_like_parts(self, module: nn.Module) -> None:
         """A word that stands for a part of the datapoint is the name of a layer too: say how to have that."""
         for part in PARTS:
             if part in self.parts and isinstance(getattr(unwrap_module(module), part, None), nn.Module):
@@ -573,7 +573,7 @@ class Capture(Probe):
         self._finish_recording()
         ran = self.monitor.step or self.monitor.eval_calls
         if ran and not self._sought and self.selection.is_rank_selected(self.monitor.rank):
-            self._tell_nothing()
+            self._report_nothing()
 
     def _finish_recording(self) -> None:
         """Have all of it written, and say what became of it; a second call has nothing to say."""
@@ -610,7 +610,7 @@ class Capture(Probe):
             other.startswith(inside) and other not in self._idle for other in self._chosen
         )
 
-    def _tell_nothing(self) -> None:
+    def _report_nothing(self) -> None:
         """The program ran, and no pass was wanted: silence would look like a success."""
         waited = self.monitor.settings.capture_on and not self.monitor.capture_until
         why = "no finding matched --capture-on" if waited else "no pass matched the capture options"

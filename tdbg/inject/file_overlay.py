@@ -38,7 +38,7 @@ class FileOverlay:
     def __init__(self, folder: str, run_dir: str, start: str = "") -> None:
         self.folder = os.path.realpath(folder)
         self.deleted = DeletedPaths(self.folder + DELETED_SUFFIX)
-        self.is_told = False  # a command was started after a file was written
+        self.is_reported = False  # a command was started after a file was written
         self.local = threading.local()
         self.boot = os.path.join(os.path.realpath(run_dir), "boot")
         self.kept = (*SYSTEM, os.path.realpath(run_dir))
@@ -85,16 +85,16 @@ class FileOverlay:
         """Where to change to: the folder itself where there is one, as commands that are started there need it."""
         return path if self.is_there(path) and os.path.isdir(path) else self.resolve_read_path(path)
 
-    def command_starts(self, event: str, told: tuple[Any, ...]) -> None:
+    def command_starts(self, event: str, arguments: tuple[Any, ...]) -> None:
         """A command begins: if it sees files as they were, the supervisor is told once."""
-        if self.is_busy or self.is_told:
+        if self.is_busy or self.is_reported:
             return
         with self.bypass_patches(), contextlib.suppress(OSError):
-            if is_redirected(event, told, self.boot):
+            if is_redirected(event, arguments, self.boot):
                 return
             self.deleted.read_new_records()
             if self.deleted or os.path.isdir(self.folder):
-                self.is_told = True
+                self.is_reported = True
                 run_files.make_folder(os.path.dirname(self.folder))
                 run_files.write_atomically(self.folder + STARTED_SUFFIX, b"")
 

@@ -55,7 +55,7 @@ class Ledger:
     def __init__(self, owner: Agent) -> None:
         self.agent = owner
         self.taken: set[str] = set()
-        self._said: set[tuple[str, str, str]] = set()
+        self._reported: set[tuple[str, str, str]] = set()
         self._pending: dict[str, tuple[str, str]] = {}
 
     def record_accepted(self, flag: str, where: str, old: object, new: object) -> None:
@@ -110,9 +110,9 @@ class Ledger:
             self._exit_guard.call_guarded(self.reject_pending)
 
     def _emit_injection(self, flag: str, status: str, where: str, old: object, new: object, hint: str) -> None:
-        if (flag, status, where) in self._said:
+        if (flag, status, where) in self._reported:
             return
-        self._said.add((flag, status, where))
+        self._reported.add((flag, status, where))
         rank = env_rank(os.environ)
         event = Injection(
             flag=flag, status=status, where=where, old=old, new=new, hint=hint, rank=rank, pid=os.getpid()

@@ -85,9 +85,9 @@ class Recorder:
 
     def report_counts_at_exit(self) -> None:
         """The process leaves in good order: tell how often the most frequent ones came."""
-        self.guard.call_guarded(self._tell_counts)
+        self.guard.call_guarded(self._report_counts)
 
-    def _tell_counts(self) -> None:
+    def _report_counts(self) -> None:
         places = self._places.copy()  # a thread of the program's may fail meanwhile
         for number, ((name, place), count) in enumerate(places.most_common(TOLD_PLACES)):
             if count > PER_PLACE:

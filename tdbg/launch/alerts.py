@@ -151,7 +151,7 @@ class Alerts:
         ]
         self._keys: dict[tuple[object, ...], None] = {}  # of findings that were sent, or are about to be; in order
         self._known: set[tuple[object, ...]] = set()  # the same, with those of earlier attempts
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._owners = RankOwners(run)
         self._lock = threading.Lock()
 
@@ -257,8 +257,8 @@ class Alerts:
                 self._say_once(f"cannot write {self._run.path / ALERTS}: {failure.strerror or failure}")
 
     def _say_once(self, text: str) -> None:
-        if text not in self._told and len(self._told) < MAX_SAID:
-            self._told.add(text)
+        if text not in self._reported and len(self._reported) < MAX_SAID:
+            self._reported.add(text)
             print_messages(text)
 
 

@@ -129,7 +129,7 @@ def _merge_info(joined: Joined) -> dict[str, Any]:
     parts, clocks = joined.parts, joined.clocks
     exits = [_read_exit(part) for part in parts]
     bad = next((part for part, code in zip(parts, exits, strict=True) if code), None)
-    told = (
+    chosen = (
         bad
         if bad is not None
         else next((part for part, code in zip(parts, exits, strict=True) if code is None), parts[0])
@@ -138,8 +138,8 @@ def _merge_info(joined: Joined) -> dict[str, Any]:
         **parts[0].info,
         "start": min(part.begin_t + clocks[part.name].shift_s for part in parts),
         "end": max(part.last_t + clocks[part.name].shift_s for part in parts),
-        "exit": told.info.get("exit"),
-        "child": told.info.get("child"),
+        "exit": chosen.info.get("exit"),
+        "child": chosen.info.get("child"),
         "supervisor": None,
         "nodes": [part.info.get("supervisor") for part in parts[1:]],
         "joined": {

@@ -147,7 +147,7 @@ class RunUploading:
         """Wait as long as something is copied, within a limit."""
         limit = STOPPED_LIMIT_S if self._is_stopped else LIMIT_S
         begun = since = time.monotonic()
-        copied, is_told = -1, self._settings.quiet
+        copied, is_announced = -1, self._settings.quiet
         while self._thread.is_alive():
             self._thread.join(LOOK_S)
             now, nbytes = time.monotonic(), self._upload.nbytes if self._upload is not None else 0
@@ -161,8 +161,8 @@ class RunUploading:
                 )
                 self._error = self._error or waited
                 return
-            if now - begun > SLOW_S and not is_told:
-                is_told = True
+            if now - begun > SLOW_S and not is_announced:
+                is_announced = True
                 print_messages(
                     f"--run-dir: copying the rest of the run to {self._place.url}, for at most {limit:g} s; Ctrl-C ends the wait"
                 )

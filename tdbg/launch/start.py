@@ -436,8 +436,8 @@ class Supervision:
         return self.leads and not self.settings.quiet and self.settings.level != "off"
 
     def _break_silence(self, verdict: Verdict) -> None:
-        told = any(finding.code == presence.CODE for finding in verdict.findings)
-        found = explain_silence(self.run) if self._minds_silence() and not told else None
+        is_explained = any(finding.code == presence.CODE for finding in verdict.findings)
+        found = explain_silence(self.run) if self._minds_silence() and not is_explained else None
         if found:
             print_messages(*found)
 

@@ -60,7 +60,7 @@ class Child:
         self._lock = threading.Lock()  # poll() says None while another thread asks; what that one learned stays unseen
         self._watched = {number for number in FORWARDED if signal.getsignal(number) != signal.SIG_IGN}
         self._resize = {signal.SIGWINCH} if output else set()
-        self._told_at = 0.0  # when the command was first told to end
+        self._ending_since = 0.0  # when the command was first told to end
         self._is_slow_reported = False
         self.end_hung_ranks: Callable[[], None] | None = None  # called once, after Ctrl-C
         self.note_stop: Callable[[float], None] | None = None  # called with each time at which it is told to end
@@ -117,8 +117,8 @@ class Child:
 
         if number in STOPS:
             self._note_stop()
-        if number in ENDS_RUNS and not self._told_at:
-            self._told_at = time.monotonic()
+        if number in ENDS_RUNS and not self._ending_since:
+            self._ending_since = time.monotonic()
             if number != signal.SIGINT:
                 self.end_hung_ranks = None  # a scheduler has a patience of its own
 
@@ -128,7 +128,7 @@ class Child:
 
     def _hasten_end(self) -> None:
         """Say once that the command takes its time to end; after Ctrl-C end what does not hear it."""
-        waited_s = time.monotonic() - self._told_at if self._told_at else 0.0
+        waited_s = time.monotonic() - self._ending_since if self._ending_since else 0.0
         if waited_s > SLOW_END_S and not self._is_slow_reported:
             self._is_slow_reported = True
             print_messages("waiting for the command to end; it has the signal (torchrun gives its ranks up to 30 s)")

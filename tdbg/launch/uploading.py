@@ -52,7 +52,7 @@ class Uploading:
         self._epochs = Epochs.parse(settings.capture_epochs)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._upload_periodically, name="tdbg-upload", daemon=True)
-        self._error, self._told = "", False
+        self._error, self._is_reported = "", False
         self._failures = 0
         self._upload: Upload | None = None
 
@@ -99,8 +99,8 @@ class Uploading:
     def _record_failure(self, error: BaseException) -> None:
         self._failures += 1
         self._error = str(error) if isinstance(error, TdbgError) else f"{type(error).__name__}: {error}"
-        if not self._told:
-            self._told = True
+        if not self._is_reported:
+            self._is_reported = True
             hint = [error.hint] if isinstance(error, TdbgError) and error.hint else []
             print_messages(
                 f"--capture-upload: {self._error}",

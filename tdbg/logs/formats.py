@@ -409,11 +409,11 @@ def detect_format(sample: bytes) -> type[Format]:
     lines = sample.split(b"\n")[:SNIFF_LINES]
     if len(lines) > 1:
         lines = lines[:-1]  # the last one may be cut
-    told = [line for line in lines if line.strip() and not line.startswith((b" ", b"\t"))]  # not those indented
-    others = told
+    outer_lines = [line for line in lines if line.strip() and not line.startswith((b" ", b"\t"))]  # not those indented
+    others = outer_lines
     if Tdbg.needs in sample:
-        others = [line for line in told if not _is_own(line)]
-    rest: type[Format] = Tdbg if len(told) - len(others) >= ENOUGH * max(len(told), 1) else Lines
+        others = [line for line in outer_lines if not _is_own(line)]
+    rest: type[Format] = Tdbg if len(outer_lines) - len(others) >= ENOUGH * max(len(outer_lines), 1) else Lines
     for candidate in FORMATS if others else ():
         if candidate not in (Tdbg, Lines) and candidate.needs in sample and _has_enough_headers(candidate, others):
             return candidate

@@ -37,7 +37,7 @@ def in_turn(logs: Sequence[Iterable[Record]]) -> Iterator[Record]:
 
 def format_with_rank(record: Record, text: bytes) -> bytes:
     """The record, as it is shown, with its rank in front, as launchers write it, where its header does not say it."""
-    return text if record.rank is None or record.told_rank else b"[rank%d]: %s" % (record.rank, text)
+    return text if record.rank is None or record.names_rank else b"[rank%d]: %s" % (record.rank, text)
 
 
 def ensure_newline(data: bytes) -> bytes:

@@ -23,16 +23,16 @@ class Record:
     """One record, and what it says of itself.
 
     time: as text that sorts, empty where there is none; a record without a time has that of the one before it.
-    level: as a number, 0 where there is none. told_rank: its own header says the rank. text: its tag and message.
+    level: as a number, 0 where there is none. names_rank: its own header says the rank. text: its tag and message.
     """
 
-    __slots__ = ("_body", "_json", "data", "level", "rank", "source", "step", "tag", "time", "told_rank")
+    __slots__ = ("_body", "_json", "data", "level", "names_rank", "rank", "source", "step", "tag", "time")
 
     def __init__(self, data: bytes, source: Source, form: type[Format], before: bytes) -> None:
         self.data = data
         self.source = source
         self.rank = source.rank
-        self.level, self.tag, self._body, self.told_rank = 0, b"", 0, False
+        self.level, self.tag, self._body, self.names_rank = 0, b"", 0, False
         self._json = form.name == "json"
         self.step: int | None = None
         self.time = before
@@ -50,7 +50,7 @@ class Record:
             self.tag = found["tag"]
             self._body = found.start("tag")
         named = form.rank(found)
-        self.told_rank = named is not None
+        self.names_rank = named is not None
         if self.rank is None:
             self.rank = named
         self.step = form.step(found)

@@ -275,11 +275,11 @@ def _render_silent_ranks(job: Job, output: Output, handle: int) -> int:
         print_messages(f"no log of rank {format_ranges(gone)}")
     alive = [sign for sign in found if sign.records]
     if len(alive) > 1:
-        _tell_first(alive)
+        _report_first(alive)
     return len(rows)
 
 
-def _tell_first(found: "Sequence[Sign]") -> None:
+def _report_first(found: "Sequence[Sign]") -> None:
     """Who went quiet first, if anybody stopped in the middle of what others went on with."""
     from tdbg.logs.collapse import format_ranks
 

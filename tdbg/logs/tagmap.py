@@ -173,8 +173,8 @@ def build_map(maps: Iterable[GuardMap]) -> TagMap:
         if not flags or (not text.is_long and any(tag in tags for tag in _first_tag(text))):
             continue
         rivals = _find_rivals(text, sets, owners)
-        told_apart = all(other.is_sure and not other.could_match(text) and len(owners[other]) == 1 for other in rivals)
-        if not text.is_sure or len(sets) > 1 or not told_apart:
+        is_distinct = all(other.is_sure and not other.could_match(text) and len(owners[other]) == 1 for other in rivals)
+        if not text.is_sure or len(sets) > 1 or not is_distinct:
             whose = sets.union(*(owners[other] for other in rivals))
             result.ambiguous[text.text] = sorted({flag for found in whose for flag in (found or ("",))})
             continue
@@ -190,8 +190,8 @@ def build_map(maps: Iterable[GuardMap]) -> TagMap:
     if any(text.is_long for text in owners) or any(
         text.printed for entry in result.entries.values() for text in entry.texts
     ):
-        told = {text for entry in result.entries.values() for text in entry.texts}
-        result.others = [text for text in owners if text not in told and text.is_sure]
+        known_texts = {text for entry in result.entries.values() for text in entry.texts}
+        result.others = [text for text in owners if text not in known_texts and text.is_sure]
     return result
 
 

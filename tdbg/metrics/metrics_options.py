@@ -24,7 +24,7 @@ SELECTION: Options = {
     "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
     "key": Option(("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
 }
-MOST_TOLD = 8  # ranks of which it is said what they left out
+MOST_REPORTED = 8  # ranks of which it is said what they left out
 ROWS_ARE = "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers"
 NO_ROWS = "there are no metrics yet"
 ARGUMENT = Argument("PATH", "A run or its URL, or a metrics.jsonl, or a folder of them; the newest run if left out.")
@@ -112,12 +112,12 @@ def report_unwritten_rows(tally: "Tally") -> None:
     from tdbg.metrics.rows.row import LEFT_OUT
 
     alone = len(tally.last) <= 1
-    for (rank, why), those in sorted(tally.unwritten.items())[:MOST_TOLD]:
+    for (rank, why), those in sorted(tally.unwritten.items())[:MOST_REPORTED]:
         of = "" if alone else f"rank {rank}: "
         reason = LEFT_OUT.get(why) or format_short(why, 60)
         print_messages(f"{of}{format_count(those.rows, 'row')} left out from step {those.first_step:,} on: {reason}")
     thin = sorted((rank, one) for rank, one in tally.records.items() if one.missing)
-    for rank, one in thin[:MOST_TOLD]:
+    for rank, one in thin[:MOST_REPORTED]:
         of = "" if alone else f"rank {rank}: "
         steps = one.count + one.missing
         print_messages(

@@ -101,9 +101,9 @@ class Upload:
         for journal in ours:
             self._upload_writer(folder, journal, last=last)
         if last and not self._host:
-            told = {page_name(one.rank, number, sealed=True) for one in journals for number in one.pages}
+            sealed_names = {page_name(one.rank, number, sealed=True) for one in journals for number in one.pages}
             for name in names:
-                if name.endswith(".safetensors") and name not in told:
+                if name.endswith(".safetensors") and name not in sealed_names:
                     self._upload_page(folder, name)
         self._seen[Path(folder.path)] = sizes
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 8
 MAX_PARAMETERS = 32  # whose gradients are sampled
 ELEMENTS = 256  # of each
-ALWAYS_TOLD = 8  # skips and changes of scale; further ones as the budget allows
+ALWAYS_REPORTED = 8  # skips and changes of scale; further ones as the budget allows
 LOST_SHARE = 0.5  # of the gradient's elements are zero or below the normal range, and
 FAINT_SHARE = 0.5  # of those that are not zero are below it: zeros alone may come from a ReLU
 NOTHING_LEFT = 0.999  # of the elements are zero
@@ -83,7 +83,7 @@ class MixedPrecision(Probe):
         self._skipped = self._streak = self._nan_streak = self._growths = self._backoffs = 0
         self._before: tuple[int, ScaledUpdate, float | None] | None = None  # step and loss as scaler.step begins
         self._bad: list[tuple[str, Bad]] = []
-        self._told = 0
+        self._reported = 0
 
     def attach(self) -> None:
         self._device_types = tuple(kind for kind in DEVICE_KINDS if knows_autocast(kind))
@@ -180,7 +180,7 @@ class MixedPrecision(Probe):
         found = found_inf_of(scaler, optimizer)
         if not all(map(tensors.on_host, found)) or not any(float(value) for value in found):
             return
-        if self._skipped < ALWAYS_TOLD or self.should_sample():
+        if self._skipped < ALWAYS_REPORTED or self.should_sample():
             with self.work():
                 held = [p for group in optimizer.param_groups for p in group["params"]]
                 bad = [(p, seen) for p in held if p.grad is not None and (seen := find_bad_values(p.grad))]
@@ -215,11 +215,11 @@ class MixedPrecision(Probe):
         real = "loss" if loss is not None and not math.isfinite(loss) else ""
         if not real and self._nan_streak >= NAN_STREAK:
             real = "gradient"
-        if self._skipped > ALWAYS_TOLD and not real and not self.should_sample():
+        if self._skipped > ALWAYS_REPORTED and not real and not self.should_sample():
             return
-        if real and self._told >= ALWAYS_TOLD and not self.should_sample():
+        if real and self._reported >= ALWAYS_REPORTED and not self.should_sample():
             return
-        self._told += bool(real)
+        self._reported += bool(real)
         skipped = UpdateSkipped(
             scale=self._scale,
             updates_skipped=self._skipped,
@@ -247,7 +247,7 @@ class MixedPrecision(Probe):
             return
         grew = scale > before
         self._growths, self._backoffs = self._growths + grew, self._backoffs + (not grew)
-        if (self._growths if grew else self._backoffs) <= ALWAYS_TOLD or self.should_sample():
+        if (self._growths if grew else self._backoffs) <= ALWAYS_REPORTED or self.should_sample():
             changed = ScaleChanged(scale=scale, before=before, growths=self._growths, backoffs=self._backoffs)
             self.emit(changed, step=max(self.monitor.step, 1))
 
@@ -259,8 +259,8 @@ class MixedPrecision(Probe):
             return
         self._follow_scale(as_float(record.scale))
         loss = as_float(record.loss)
-        if record.skipped and loss is not None and not math.isfinite(loss) and self._told < ALWAYS_TOLD:
-            self._told += 1
+        if record.skipped and loss is not None and not math.isfinite(loss) and self._reported < ALWAYS_REPORTED:
+            self._reported += 1
             self.emit(SkipExplained(loss=record.loss, real="loss", scale=record.scale), step=record.step)
 
     def _emit_precision_loss(self, sample: _Sample) -> None:

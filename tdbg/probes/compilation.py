@@ -63,7 +63,7 @@ class Compilation(Probe):
         breaks = graph_breaks()
         graphs = compiler_count("stats", "unique_graphs")
         if self._add_failures():
-            self._tell_failures(graphs)
+            self._report_failures(graphs)
         count = sum(breaks.values())
         if count > self._broken:
             self._broken = count
@@ -72,7 +72,7 @@ class Compilation(Probe):
                 GraphBreaks(breaks=count, graphs=graphs, reasons=[_shorten_reason(why) for why in reasons[:MAX_NAMED]])
             )
 
-        self._tell_times()
+        self._report_times()
 
     def _add_failures(self) -> bool:
         """Remember what was given up, by its place; true if there is something new."""
@@ -86,7 +86,7 @@ class Compilation(Probe):
                 self._gave_up[key] = reason
         return len(self._gave_up) > before
 
-    def _tell_failures(self, graphs: int) -> None:
+    def _report_failures(self, graphs: int) -> None:
         limit = {where: reason for (kind, where), reason in self._gave_up.items() if kind == "limit"}
         failed = {where: reason for (kind, where), reason in self._gave_up.items() if kind != "limit"}
         failed = {where: why for where, why in failed.items() if where not in limit}
@@ -99,7 +99,7 @@ class Compilation(Probe):
         )
         self.emit(seen)
 
-    def _tell_times(self) -> None:
+    def _report_times(self) -> None:
         new = [one for one in list_compilations() if one[0] > self._last_t]
         took_s = sum(seconds for _, seconds in new)
         if took_s < LEAST_S:

@@ -88,11 +88,11 @@ class Device(Probe):
         self._counting = Patches()
         self._places_due = 0
         self._places: dict[str, Any] = {}
-        self._told: dict[str, object] = {}
+        self._reported_places: dict[str, object] = {}
         self._inputs: list[str] = []
         self._output = self._loss = ""
         self._accelerator = False
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._odd_buffers: tuple[list[str], str] | None = None
 
     def attach(self) -> None:
@@ -182,9 +182,9 @@ class Device(Probe):
         self._odd_buffers = (wide, common) if wide else None
 
     def _emit_mixed_kinds(self, what: str, names: list[str], odd: str, common: str, effect: str = "") -> None:
-        if what in self._said:
+        if what in self._reported:
             return
-        self._said.add(what)
+        self._reported.add(what)
         kind = MixedDevices if what == "device" else MixedDtypes
         mixed = kind(odd=names[:MAX_NAMES], odd_count=len(names), odd_kind=odd, common_kind=common, effect=effect)
         self.emit(mixed)
@@ -275,11 +275,11 @@ class Device(Probe):
             output=self._output,
             loss=self._loss,
             **({} if window.blind else self._summarize_counts(window)),
-            **({} if self._places == self._told else self._places),
+            **({} if self._places == self._reported_places else self._places),
             kinds=", ".join(f"{count} {kind}" for kind, count in self._places.get("parameters", {}).items()),
             waits=self._accelerator,
         )
-        self._told = self._places
+        self._reported_places = self._places
         self.emit(places, step=window.step)
         self._judge_step(window)
 
@@ -299,8 +299,8 @@ class Device(Probe):
             names, common = self._odd_buffers
             self._emit_mixed_kinds("dtype", names, "float64", common, "the output became float64")
         idle = self._places.get("accelerators", 0) if not self._accelerator else 0
-        if idle and window.step >= IDLE_STEPS and "idle" not in self._said:
-            self._said.add("idle")
+        if idle and window.step >= IDLE_STEPS and "idle" not in self._reported:
+            self._reported.add("idle")
             self.emit(AcceleratorIdle(accelerators=idle), step=window.step)
 
 

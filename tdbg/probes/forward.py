@@ -102,7 +102,7 @@ class Forward(Probe):
             rms=[round_number(row.rms) for row in rows],
             **_collect_samples(rows),
             calls=sum(row.calls for row in look.seen),
-            **look.turns_told(),
+            **look.describe_turn(),
             **self._collect_new_names(rows, look.turn),
             bad=bad[:MAX_NAMES] or None,
             bad_count=len(bad),

@@ -71,7 +71,7 @@ class Regions(Probe):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._told_at: int = monitor.step
+        self._reported_at: int = monitor.step
 
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         self.report_regions(record.step)
@@ -83,10 +83,10 @@ class Regions(Probe):
     def report_regions(self, step: int) -> None:
         """Tell what was added since the last time."""
         if not len(TOTALS):
-            self._told_at = step
+            self._reported_at = step
             return
-        found, steps = TOTALS.drain(), max(step - self._told_at, 1)
-        self._told_at = step
+        found, steps = TOTALS.drain(), max(step - self._reported_at, 1)
+        self._reported_at = step
         rows = {name: (1e3 * seconds / steps, calls / steps) for name, (seconds, calls) in found.items()}
         slow = sorted(rows, key=lambda name: -rows[name][0])[:4]
         text = join_limited([f"{name} {rows[name][0]:.3g} ms" for name in slow], len(slow), len(rows))
@@ -101,4 +101,4 @@ class Regions(Probe):
 
     def forked(self) -> None:
         TOTALS.clear()
-        self._told_at = 0
+        self._reported_at = 0

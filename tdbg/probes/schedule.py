@@ -173,7 +173,7 @@ class Schedule(Probe):
         self._rises = self._high = self._elsewhere = 0
         self._warming = True
         self._changed = False  # the rate has changed since it was seen first
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._free: dict[str, tuple[int, int]] = {}  # part -> lines told in any case, and the step of the last one
 
     def attach(self) -> None:
@@ -255,7 +255,7 @@ class Schedule(Probe):
         self._judge_plan(scheduler, course, before)
         self._judge_target(optimizer, course, before)
         if course.advances == 1:
-            self._tell_first(course, before)
+            self._report_first(course, before)
         else:
             self._pending = _Pending(weakref.ref(optimizer), course, self._now, before, gap)
 
@@ -264,7 +264,7 @@ class Schedule(Probe):
         """The step that a scheduler's step belongs to: the one that has just ended."""
         return max(self.monitor.step, 1)
 
-    def _tell_first(self, course: _Course, before: list[float]) -> None:
+    def _report_first(self, course: _Course, before: list[float]) -> None:
         """At once: it may be the last thing that the program does."""
         why = "switch" if self._last[0] else "first"
         self._last = self._now, 0
@@ -322,8 +322,8 @@ class Schedule(Probe):
             fresh = not scheduler.optimizer.state and course.epoch <= 1.0  # nothing was resumed
             course.early = course.whole and gap == 0 and fresh and self.monitor.in_update is None
             course.lost = before[0] if before else None
-        elif course.advances == 2 and course.early and gap > 0 and course.lost and "order" not in self._said:
-            self._said.add("order")
+        elif course.advances == 2 and course.early and gap > 0 and course.lost and "order" not in self._reported:
+            self._reported.add("order")
             reversed_order = OrderReversed(
                 scheduler=course.name, skipped_rate=round_number(course.lost), updates=course.at
             )
@@ -332,7 +332,7 @@ class Schedule(Probe):
     def _judge_plan(self, scheduler: object, course: _Course, before: list[float]) -> None:
         """A schedule that is over long before the training: its unit is not the one it is stepped in."""
         self._highest = max([self._highest, *before])
-        if not course.whole or "plan" in self._said:
+        if not course.whole or "plan" in self._reported:
             return
         kind, planned = "", course.planned
         past = (
@@ -347,14 +347,14 @@ class Schedule(Probe):
         elif course.every >= EVERY_UPDATE and course.name in DECAYS and self._in_first_epoch(EVERY_UPDATE):
             kind = "collapsed" if before and max(before) < COLLAPSED * self._highest else ""
         if kind:
-            self._said.add("plan")
-            self._tell_plan(course, kind, before)
+            self._reported.add("plan")
+            self._report_plan(course, kind, before)
 
     def _in_first_epoch(self, length: int) -> bool:
         """True in the first pass over a loader that is much longer than ``length``."""
         return bool(self.monitor.epoch == 0 and self._batches and self._batches >= EPOCH_SHARE * length)
 
-    def _tell_plan(self, course: _Course, kind: str, before: list[float]) -> None:
+    def _report_plan(self, course: _Course, kind: str, before: list[float]) -> None:
         over = ScheduleOver(
             kind=kind,
             scheduler=course.name,
@@ -371,7 +371,7 @@ class Schedule(Probe):
     def _judge_target(self, optimizer: "Optimizer", course: _Course, before: list[float]) -> None:
         """A scheduler that steers an optimizer which another one over the same parameters has replaced."""
         main = self._main() if self._main is not None else None
-        if main is None or optimizer is main or optimizer in self._updated or "idle" in self._said:
+        if main is None or optimizer is main or optimizer in self._updated or "idle" in self._reported:
             return
         ours, theirs = optimizer.param_groups, main.param_groups
         same = ours and theirs and ours[0]["params"] and ours[0]["params"][0] is theirs[0]["params"][0]
@@ -379,7 +379,7 @@ class Schedule(Probe):
             return
         self._elsewhere += 1
         if self._elsewhere >= IN_A_ROW:
-            self._said.add("idle")
+            self._reported.add("idle")
             idle = SchedulerIdle(kind="elsewhere", scheduler=course.name, updates=self.monitor.step)
             self._emit_under_flag("SCHEDULING", idle)
 
@@ -431,7 +431,7 @@ class Schedule(Probe):
             self._report_pending_step()
         if self._unannounced:
             self._announce_schedule(optimizer)
-        if self._courses and "idle" not in self._said:
+        if self._courses and "idle" not in self._reported:
             self._judge_idle(optimizer)
 
     def _announce_schedule(self, optimizer: "Optimizer") -> None:
@@ -471,7 +471,7 @@ class Schedule(Probe):
         since = min((course.epochs_then or 0 for course in mine), default=epoch)
         if not mine or epoch - since < IDLE_EPOCHS or not all(map(_could_have_stepped, mine)):
             return
-        self._said.add("idle")
+        self._reported.add("idle")
         idle = SchedulerIdle(
             kind="never",
             scheduler=mine[0].name,
@@ -493,13 +493,13 @@ class Schedule(Probe):
 
     def _judge_height(self, record: Step, optimizer: "Optimizer") -> None:
         rates = [float(rate) for rate in record.lr]
-        if max(rates) <= self._bound or not _is_adam(optimizer) or "high" in self._said:
+        if max(rates) <= self._bound or not _is_adam(optimizer) or "high" in self._reported:
             self._high = 0
             return
         self._high += 1
         if self._high < IN_A_ROW:
             return
-        self._said.add("high")
+        self._reported.add("high")
         high = RateAboveBound(rates=_shorten_rates(rates), optimizer=type(optimizer).__name__, above=self._bound)
         self._emit_under_flag("LR", high, record.step)
 

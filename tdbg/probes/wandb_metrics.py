@@ -49,7 +49,7 @@ class _Key:
     texts: int = 0  # in a row, each of which is a number written as text
     last: str = ""
     varied: bool = False
-    told: bool = False
+    is_reported: bool = False
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class WandbMetrics(Probe):
 
     def _reset_state(self) -> None:
         self._runs: dict[str, _Run] = {}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     # attaching
 
@@ -166,7 +166,7 @@ class WandbMetrics(Probe):
     def _handle_finish_begin(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         run = self._runs.get(_read_run_id(args[0]))
         if run is not None:
-            self._tell_line(_read_run_id(args[0]), run)
+            self._report_line(_read_run_id(args[0]), run)
 
     def _handle_finish_end(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
@@ -225,7 +225,7 @@ class WandbMetrics(Probe):
     def _get_current_line(self, name: str, run: _Run) -> _Line:
         """The line of the running step; that of the step before is told."""
         if run.line is None or run.line.step != self.monitor.step:
-            self._tell_line(name, run)
+            self._report_line(name, run)
             run.line = _Line(self.monitor.step)
         return run.line
 
@@ -257,8 +257,8 @@ class WandbMetrics(Probe):
         known.texts = known.texts + 1 if counts else 0
         known.varied = known.varied or known.last not in ("", value)
         known.last = value[:MAX_TEXT]
-        if known.texts >= CHARTLESS_TIMES and known.varied and not known.told:
-            known.told = True
+        if known.texts >= CHARTLESS_TIMES and known.varied and not known.is_reported:
+            known.is_reported = True
             self._emit_chartless_key(name, key, "text", repr(known.last))
 
     def _emit_chartless_key(self, name: str, key: str, why: str, example: str) -> None:
@@ -280,7 +280,7 @@ class WandbMetrics(Probe):
         )
         self.emit(dropped, step=self.monitor.step)
 
-    def _tell_line(self, name: str, run: _Run) -> None:
+    def _report_line(self, name: str, run: _Run) -> None:
         """The line of a step that is over: where a key is new, else as far as it is affordable."""
         line, run.line = run.line, None
         if line is None or not (line.new or self.should_sample()):
@@ -309,9 +309,9 @@ class WandbMetrics(Probe):
         level = find_argument(args, kwargs, 5, "level") or logging.INFO
         message = STYLE.sub("", str(find_argument(args, kwargs, 0, "string") or "")).strip()[:300]
         kind = DIGITS.sub("", message)  # the same words of another step are no news
-        if level < logging.WARNING or kind in self._said or len(self._said) >= MAX_SAID:
+        if level < logging.WARNING or kind in self._reported or len(self._reported) >= MAX_SAID:
             return
-        self._said.add(kind)
+        self._reported.add(kind)
         severity = "error" if level >= logging.ERROR else "warning"
         self.emit(WandbMessage(severity=severity, message=message))
 

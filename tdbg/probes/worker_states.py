@@ -44,14 +44,16 @@ class _Workers:
     number: int
     dataset: str
     has_init: bool
-    told: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)  # worker -> source -> begin, end
+    states_by_worker: dict[int, dict[str, tuple[int, int]]] = field(
+        default_factory=dict
+    )  # worker -> source -> begin, end
     judged: int = 0  # so many had told when they were compared
     shared: set[int] = field(default_factory=set)  # workers whose states are on record for other ranks
 
     def find_equal(self) -> tuple[str, list[int]] | None:
         """A source whose state was the same in two workers, before and after a fetch that drew from it."""
         groups: defaultdict[tuple[str, int, int], list[int]] = defaultdict(list)
-        for worker, states in sorted(self.told.items()):
+        for worker, states in sorted(self.states_by_worker.items()):
             for source, (begin, end) in states.items():
                 if begin != end:
                     groups[source, begin, end].append(worker)
@@ -60,9 +62,9 @@ class _Workers:
 
     def take_drawn(self) -> list[list[Any]]:
         """What the workers drew from that told since the last time."""
-        new = self.told.keys() - self.shared
+        new = self.states_by_worker.keys() - self.shared
         self.shared |= new
-        return [row for worker in sorted(new) for row in _list_drawn(self.told[worker])]
+        return [row for worker in sorted(new) for row in _list_drawn(self.states_by_worker[worker])]
 
 
 def _list_drawn(states: dict[str, tuple[int, int]]) -> list[list[Any]]:
@@ -190,19 +192,21 @@ class WorkerStates(Probe):
             found = next((one for one in self._loaders.values() if one.number == message.get("loader")), None)
             worker, states = message.get("worker"), message.get("states")
             if found is not None and isinstance(worker, int) and isinstance(states, dict):
-                found.told[worker] = {str(source): (int(pair[0]), int(pair[1])) for source, pair in states.items()}
+                found.states_by_worker[worker] = {
+                    str(source): (int(pair[0]), int(pair[1])) for source, pair in states.items()
+                }
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """The last batch was for training: its workers are compared, and what was drawn is told to be compared with ranks."""
         found, self._last = self._last, None
         if self._own_dataset:
-            self._tell_drawn(self._own_dataset, self._own_drawn)
+            self._report_drawn(self._own_dataset, self._own_drawn)
             self._own_looks, self._own_drawn, self._own_dataset = MAX_OWN_LOOKS, [], ""
         elif found is not None and count_ranks() > 1:
-            self._tell_drawn(found.dataset, found.take_drawn())
-        if found is None or len(found.told) == found.judged:
+            self._report_drawn(found.dataset, found.take_drawn())
+        if found is None or len(found.states_by_worker) == found.judged:
             return
-        found.judged = len(found.told)
+        found.judged = len(found.states_by_worker)
         equal = found.find_equal()
         if equal is not None:
             source, workers = equal
@@ -211,12 +215,12 @@ class WorkerStates(Probe):
                     dataset=found.dataset,
                     source=source,
                     workers=workers,
-                    reported=len(found.told),
+                    reported=len(found.states_by_worker),
                     has_init=found.has_init,
                 )
             )
 
-    def _tell_drawn(self, dataset: str, states: list[list[Any]]) -> None:
+    def _report_drawn(self, dataset: str, states: list[list[Any]]) -> None:
         if states:
             self.emit(DrawnStates(dataset=dataset, states=states[:MAX_DRAWN]))
 

@@ -143,7 +143,7 @@ class Rule(RuleBase[Signals]):
 class Reported:
     """What is kept of a process by a rule that speaks of it once."""
 
-    said: bool = False
+    is_reported: bool = False
 
 
 S = TypeVar("S")

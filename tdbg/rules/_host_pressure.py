@@ -119,8 +119,8 @@ def _find_threads(before: Sequence[Sample], after: Sequence[Sample], rank: int, 
     usual = statistics.median(known)
     if now > cpus and now - usual >= max(cpus, 2) and now >= GROWTH * usual:
         which = "before" if was is not None else "on other ranks"
-        told = f", OMP_NUM_THREADS={threads_set}" if threads_set else ""
-        yield f"rank {rank} has {now:.0f} threads on {cpus:g} CPUs ({usual:.0f} {which}{told})"
+        setting = f", OMP_NUM_THREADS={threads_set}" if threads_set else ""
+        yield f"rank {rank} has {now:.0f} threads on {cpus:g} CPUs ({usual:.0f} {which}{setting})"
 
 
 def _find_slow_clock(before: Sequence[Sample], after: Sequence[Sample]) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Episode:
     launch: int
     folder: str
     began_t: float
-    told_t: float
+    reported_t: float
     seen: QuietRank
     lasted_s: float = 0.0
     over_t: float | None = None  # when it went on
@@ -59,7 +59,7 @@ class Episode:
     @property
     def known_until_t(self) -> float:
         """It lasted at least until then: its end may not have been read yet."""
-        return max(self.told_t, self.until_t) if self.over_t is None else self.over_t
+        return max(self.reported_t, self.until_t) if self.over_t is None else self.over_t
 
     @property
     def step(self) -> int:
@@ -242,7 +242,7 @@ class SignsOfLife:
         return self._last_t.get(key, -math.inf) <= since_t and wait.began_t + wait.lasted_s >= open_until_t
 
 
-class Others(NamedTuple):
+class SilentRanks(NamedTuple):
     """What is known of ranks that told nothing of a wait."""
 
     endings: Mapping[int, str] = MappingProxyType({})
@@ -285,14 +285,16 @@ class Incident:
         return not self.is_over, self.launch, False, False, lasted_s, -min(one.rank for one in self.together)
 
 
-def find_incidents(episodes: Iterable[Episode], told: Others, over: bool, world_size: int) -> list[Incident]:
+def find_incidents(
+    episodes: Iterable[Episode], silent_ranks: SilentRanks, over: bool, world_size: int
+) -> list[Incident]:
     """Everything that held up the job, in the order of time."""
     found: list[Incident] = []
     by_launch: defaultdict[int, list[Episode]] = defaultdict(list)
     for episode in sorted(episodes, key=lambda one: (one.rank, one.began_t)):  # in whatever order they were read
         by_launch[episode.launch].append(episode)
     for launch, kept in by_launch.items():
-        cases = list(find_cases(kept, told, over))
+        cases = list(find_cases(kept, silent_ranks, over))
         incidents = [Incident(launch, group) for group in _group_by_time(cases)]
         in_cases = {one for incident in incidents for one in incident.episodes}
         for together in find_all_quiet(kept, world_size):
@@ -332,7 +334,7 @@ def find_all_quiet(episodes: Sequence[Episode], world_size: int) -> Iterator[lis
             yield found
 
 
-def find_cases(episodes: Sequence[Episode], told: Others, over: bool) -> Iterator[Case]:
+def find_cases(episodes: Sequence[Episode], silent_ranks: SilentRanks, over: bool) -> Iterator[Case]:
     """Every wait in which it is known who was missing; waits of one kind are judged together."""
     by_rank: defaultdict[int, list[Episode]] = defaultdict(list)
     kinds: defaultdict[KindKey, list[Episode]] = defaultdict(list)
@@ -345,10 +347,12 @@ def find_cases(episodes: Sequence[Episode], told: Others, over: bool) -> Iterato
         members = [one for rank in ranks for one in by_rank[rank]] if ranks else episodes
         others = _find_concurrent(waits, members)
         if others is not None:
-            yield from _judge_waits(waits, others, told, over)
+            yield from _judge_waits(waits, others, silent_ranks, over)
             continue
         for wait in waits:  # some of them were over when others began
-            yield from _judge_waits([wait], [one for one in members if one.is_concurrent_with(wait)], told, over)
+            yield from _judge_waits(
+                [wait], [one for one in members if one.is_concurrent_with(wait)], silent_ranks, over
+            )
 
 
 def _find_concurrent(waits: Sequence[Episode], members: Iterable[Episode]) -> list[Episode] | None:
@@ -368,14 +372,16 @@ def _find_concurrent(waits: Sequence[Episode], members: Iterable[Episode]) -> li
     return found
 
 
-def _judge_waits(waits: Sequence[Episode], others: Sequence[Episode], told: Others, over: bool) -> Iterator[Case]:
+def _judge_waits(
+    waits: Sequence[Episode], others: Sequence[Episode], silent_ranks: SilentRanks, over: bool
+) -> Iterator[Case]:
     """The cases of waits of one kind. others: those of its group that were quiet at the same time."""
     wait = waits[0]
     behind = [other for other in others if is_behind(other, wait)]
     missing = [other for other in behind if other.state == "elsewhere"] or behind  # the rest only wait as well
     together = [*waits, *(other for other in others if _is_waiting_along(other, wait))]
     if not missing:
-        yield from _find_silent_case(waits, others, together, told, over)
+        yield from _find_silent_case(waits, others, together, silent_ranks, over)
         return
     different = [other for other in missing if not is_mismatch(other, wait)]
     crossed = [one for one in waits if all(_is_crossed(other, one) for other in different)]
@@ -388,22 +394,30 @@ def _judge_waits(waits: Sequence[Episode], others: Sequence[Episode], told: Othe
 
 
 def _find_silent_case(
-    waits: Sequence[Episode], others: Sequence[Episode], together: Sequence[Episode], told: Others, over: bool
+    waits: Sequence[Episode],
+    others: Sequence[Episode],
+    together: Sequence[Episode],
+    silent_ranks: SilentRanks,
+    over: bool,
 ) -> Iterator[Case]:
     """The case of ranks that told nothing, while these wait and nobody else is missing."""
     wait = waits[0]
     if wait.state not in SURE:
         return
-    members = wait.members or range(min(wait.seen.size or told.world_size or len(told.endings), MAX_RANKS))
+    members = wait.members or range(
+        min(wait.seen.size or silent_ranks.world_size or len(silent_ranks.endings), MAX_RANKS)
+    )
     heard = {one.rank for one in (*waits, *others)}
-    silent = {rank: told.endings.get(rank, "never took a step") for rank in members if rank not in heard}
+    silent = {rank: silent_ranks.endings.get(rank, "never took a step") for rank in members if rank not in heard}
     if not over or all(one.over_t is not None for one in waits):  # else it is known that they did not come
         longest = max(waits, key=lambda one: one.lasted_s)
         mute = [
-            rank for rank in silent if told.signs is not None and told.signs.was_silent(rank, longest, told.started)
+            rank
+            for rank in silent
+            if silent_ranks.signs is not None and silent_ranks.signs.was_silent(rank, longest, silent_ranks.started)
         ]
         silent = dict.fromkeys(mute, NO_SIGN)
-    here = {rank: how for rank, how in silent.items() if rank not in told.elsewhere}
+    here = {rank: how for rank, how in silent.items() if rank not in silent_ranks.elsewhere}
     if silent and (here or over):
         yield Case(together, silent=here, elsewhere=() if here else sorted(silent))
 
@@ -480,7 +494,7 @@ class _Kind:
     open: int = 0
     until_t: float = 0.0
     is_related: bool = False  # someone seems to be what they wait for
-    is_told: bool = False
+    is_reported: bool = False
     silent_s: float = 0.0  # the wait that ranks without a sign of life were last looked for in
 
 
@@ -502,7 +516,7 @@ class KindIndex:
             return is_behind_one
         kind = self._enter_kind(episode, episodes)
         may_be_silent = self._is_long(kind, episode)
-        return is_behind_one or ((kind.is_related or may_be_silent) and not kind.is_told)
+        return is_behind_one or ((kind.is_related or may_be_silent) and not kind.is_reported)
 
     @staticmethod
     def _is_long(kind: _Kind, episode: Episode) -> bool:
@@ -522,7 +536,7 @@ class KindIndex:
                 continue
             if wait is not episode and wait.has_member(episode.rank) and is_behind(episode, wait):
                 kind.is_related = True
-                found = found or not kind.is_told
+                found = found or not kind.is_reported
         return found
 
     def _enter_kind(self, episode: Episode, episodes: Iterable[Sequence[Episode]]) -> _Kind:
@@ -553,12 +567,12 @@ class KindIndex:
         kind = self._kinds[key]
         kind.open -= 1
         kind.until_t = max(kind.until_t, episode.known_until_t)
-        return kind.is_told and not kind.open
+        return kind.is_reported and not kind.open
 
-    def mark_told(self, incidents: Iterable[Incident]) -> None:
+    def mark_reported(self, incidents: Iterable[Incident]) -> None:
         """These were told: who joins them opens nothing new."""
         for incident in incidents:
             for identity in incident.episodes:
                 key = self._kind_of.get(identity)
                 if key is not None:
-                    self._kinds[key].is_told = True
+                    self._kinds[key].is_reported = True

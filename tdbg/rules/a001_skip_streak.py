@@ -22,7 +22,7 @@ class _State:
     streak: int = 0
     since: int = 0
     scale_then: float | str | None = None
-    said: bool = False
+    is_reported: bool = False
 
 
 @RULES.add
@@ -56,7 +56,7 @@ class SkipStreak(PerProcessRule[_State]):
         if event.scale is None:
             return None
         _count_skips(state, event)
-        if state.said:
+        if state.is_reported:
             return None
         if state.streak >= (STREAK if event.step > START_STEPS + STREAK else START_STREAK):
             what = f"{format_count(state.streak, 'update')} in a row from step {state.since} on"
@@ -64,7 +64,7 @@ class SkipStreak(PerProcessRule[_State]):
             what = f"{state.recent.bit_count()} of the last {format_count(min(state.steps, RECENT), 'update')}"
         else:
             return None
-        state.said = True
+        state.is_reported = True
         return self._make_skip_finding(process, state, event, what)
 
     def _make_skip_finding(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:

@@ -39,9 +39,9 @@ class RealNanHidden(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: UpdateSkipped | SkipExplained) -> Finding | None:
-        if state.said or not seen.real:
+        if state.is_reported or not seen.real:
             return None
-        state.said = True
+        state.is_reported = True
         of_loss = seen.real == "loss"
         streak, rows = (seen.streak, seen.bad or []) if isinstance(seen, UpdateSkipped) else (0, [])
         if of_loss:

@@ -45,9 +45,9 @@ class GradientsUnderflow(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: PrecisionLoss) -> Finding | None:
-        if state.said or seen.lost_looks < LOOKS:
+        if state.is_reported or seen.lost_looks < LOOKS:
             return None
-        state.said = True
+        state.is_reported = True
         scaler = seen.scaler
         at = f"at loss scale {format_loss_scale(seen.scale)}" if scaler else "no GradScaler"
         return self.make_finding(

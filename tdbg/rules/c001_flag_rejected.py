@@ -34,12 +34,12 @@ class FlagRejected(Rule):
     listens = (Injection,)
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Injection) or event.status != "rejected" or event.flag in self._told:
+        if not isinstance(event, Injection) or event.status != "rejected" or event.flag in self._reported:
             return ()
-        self._told.add(event.flag)
+        self._reported.add(event.flag)
         return (
             self.make_finding(
                 f"the program's config refuses {event.flag} ({event.where})",

@@ -11,7 +11,7 @@ from tdbg.rules.silence import ERRORS_LOG, read_boot_error
 from tdbg.rules.text import clip_text
 from tdbg.rules.view import View
 
-MAX_TOLD = 20
+MAX_REPORTED = 20
 # Of parts that run code of others or end the program, by the first word of their name.
 CAUSES = {
     "debugger": "an error in a hook of this debugger, or in what the layer gave it; training went on",
@@ -45,15 +45,15 @@ class PartOff(Rule):
     needs = Needs()  # where tdbg could not start, nobody writes an event
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._steps: dict[str, int] = {}  # the last one of each process
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Step):
             self._steps[process.label] = event.step
-        if not isinstance(event, ProbeOff) or event.probe in self._told or len(self._told) >= MAX_TOLD:
+        if not isinstance(event, ProbeOff) or event.probe in self._reported or len(self._reported) >= MAX_REPORTED:
             return ()
-        self._told.add(event.probe)
+        self._reported.add(event.probe)
         kind = event.probe.partition(" ")[0]
         return (
             self.make_finding(

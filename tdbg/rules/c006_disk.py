@@ -74,9 +74,9 @@ class DiskNote(Rule):
         ranks = [found for found in view.list_rank_processes() if found.end is None]
         removed = not view.run.path.is_dir()
         if not removed:
-            told = list_unwritten_processes(view.run)
+            unwritten = list_unwritten_processes(view.run)
             full = view.exit_code == 0 and not view.info.get("end") and _is_full(view.run.path)  # nor could we
-            ranks = [one for one in ranks if full or (one.start and (one.start.host, one.start.pid) in told)]
+            ranks = [one for one in ranks if full or (one.start and (one.start.host, one.start.pid) in unwritten)]
         if not ranks:
             return
         first = min(ranks, key=lambda found: (found.step, found.rank or 0))

@@ -44,14 +44,14 @@ class WandbFailed(Rule):
 
     def __init__(self) -> None:
         self._given: list[Finding] = []
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         seen = WandbCallFailed.from_event(event) or WandbMessage.from_event(event)
         said = _describe_failure(seen)
-        if seen is None or not said or said in self._said:
+        if seen is None or not said or said in self._reported:
             return ()
-        self._said.add(said)
+        self._reported.add(said)
         if self._given and self._given[0].rank == process.rank:
             if len(self._given[0].evidence) < MAX_EVIDENCE:
                 self._given[0].evidence.append(f"{said}, at step {seen.step}")

@@ -37,9 +37,9 @@ class LeftInEvalMode(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: EvalModeUpdates) -> Finding | None:
-        if state.said and not seen.from_start:
+        if state.is_reported and not seen.from_start:
             return None
-        state.said = state.said or not seen.from_start
+        state.is_reported = state.is_reported or not seen.from_start
         if seen.from_start:
             return self._note_from_start(process, seen)
         layers = (seen.dropouts, "dropout layer"), (seen.norms, "batch norm layer")

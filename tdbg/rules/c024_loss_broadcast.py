@@ -35,9 +35,9 @@ class LossBroadcast(ObservingRule[Reported]):
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: LossGraph) -> Finding | None:
         fault = next((fault for fault in seen.faults if fault["kind"] == "broadcast"), None)
-        if fault is None or state.said:
+        if fault is None or state.is_reported:
             return None
-        state.said = True
+        state.is_reported = True
         shape, into = fault["shape"], fault.get("into", [])
         text = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
         return self.make_finding(

@@ -36,9 +36,9 @@ class AutocastWithoutEffect(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: AutocastIgnored) -> Finding | None:
-        if state.said:
+        if state.is_reported:
             return None
-        state.said = True
+        state.is_reported = True
         elsewhere = seen.layer_device != seen.device
         return self.make_finding(
             f"autocast to {seen.dtype} on {seen.device} does not apply: all"

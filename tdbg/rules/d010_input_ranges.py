@@ -21,7 +21,7 @@ Row = dict[str, float]
 class _State:
     training: dict[int, InputRanges] = field(default_factory=dict)  # by the loader's number
     evaluation: dict[int, InputRanges] = field(default_factory=dict)
-    said: bool = False
+    is_reported: bool = False
 
 
 @RULES.add
@@ -60,13 +60,13 @@ class InputsScaledOtherwise(ObservingRule[_State]):
 
     def evaluate(self, process: ProcessDir, state: _State, seen: InputRanges) -> Finding | None:
         (state.training if seen.use == "training" else state.evaluation)[seen.feed] = seen
-        if state.said:
+        if state.is_reported:
             return None
         for evaluated in state.evaluation.values():
             for row in evaluated.loaded:
                 trained = list(_iter_training_rows(state, row))
                 if trained and all(_is_scaled_otherwise(evaluated, row, other, theirs) for other, theirs in trained):
-                    state.said = True
+                    state.is_reported = True
                     return self._make_range_finding(process, evaluated, row, *trained[0])
         return None
 

@@ -15,7 +15,7 @@ LEAST_LOOKS = 2  # batches of training
 
 @dataclass
 class _State:
-    said: bool = False
+    is_reported: bool = False
 
 
 @RULES.add
@@ -47,9 +47,9 @@ class ByteInputs(ObservingRule[_State]):
 
     def evaluate(self, process: ProcessDir, state: _State, seen: InputRanges) -> Finding | None:
         rows = [row for row in seen.given if _has_values_of_bytes(row)]
-        if state.said or seen.use != "training" or not rows:
+        if state.is_reported or seen.use != "training" or not rows:
             return None
-        state.said, row = True, rows[0]
+        state.is_reported, row = True, rows[0]
         return self.make_finding(
             f"input {row['name']} is not scaled: values from {format_figure(row['low'])} to {format_figure(row['high'])}, standard"
             f" deviation {format_figure(row['most_std'])}, {process.display_name}",

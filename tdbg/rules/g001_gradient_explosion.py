@@ -18,7 +18,7 @@ WARM_STEPS = 20
 
 
 class _State:
-    said: bool = False
+    is_reported: bool = False
     since: int = 0
     held: int = 0  # steps in a row that count against the run
 
@@ -63,7 +63,7 @@ class GradientExplosion(PerProcessRule[_State]):
         better = loss is not None and len(state.losses) > 0 and loss < state.losses.median
         if loss is not None:
             state.losses.push(loss)
-        if norm is None or norm <= 0 or state.said:
+        if norm is None or norm <= 0 or state.is_reported:
             return None
         surged = state.surge.add_value(norm)
         if state.surge.streak == 1:
@@ -72,7 +72,7 @@ class GradientExplosion(PerProcessRule[_State]):
         state.held = state.held + 1 if counts else 0
         if not surged or state.held < LASTING_STEPS:
             return None
-        state.said = True
+        state.is_reported = True
         return self._make_explosion_finding(process, state)
 
     def _make_explosion_finding(self, process: ProcessDir, state: _State) -> Finding:

@@ -41,9 +41,9 @@ class VanishingGradients(ObservingRule[Reported]):
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: GradientNorms) -> Finding | None:
         lasting = seen.get_lasting_row("vanishing")
-        if state.said or not lasting or lasting["count"] < LEAST:
+        if state.is_reported or not lasting or lasting["count"] < LEAST:
             return None
-        state.said = True
+        state.is_reported = True
         names = lasting["names"]
         return self.make_finding(
             f"gradients vanish in {format_count(lasting['count'], 'parameter')} ({format_figure(lasting.get('norm'))} at {names[0]},"

@@ -73,7 +73,7 @@ class NoGradient(Rule):
 
     def __init__(self) -> None:
         self._given: dict[str, list[Finding]] = {kind: [] for kind in KINDS}
-        self._said: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._has_loss: dict[str, bool] = {}  # process -> its last loss on record was not 0
         self._unused: dict[str, tuple[set[str], int]] = {}  # names and count of what TD-C008 tells of, by process
 
@@ -93,8 +93,8 @@ class NoGradient(Rule):
             lasting = seen.get_lasting_row(kind)
             if kind == "none" and lasting and self._is_reported(process, lasting):
                 continue
-            if lasting and (process.label, kind) not in self._said:
-                self._said.add((process.label, kind))
+            if lasting and (process.label, kind) not in self._reported:
+                self._reported.add((process.label, kind))
                 new = self._make_gap_finding(process, seen.step, kind, lasting)
                 found += self.report_from(process, self._given[kind], add_grade(new, seen))
         return found

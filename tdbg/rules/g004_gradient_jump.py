@@ -40,9 +40,9 @@ class GradientJump(ObservingRule[Reported]):
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: GradientNorms) -> Finding | None:
         lasting = seen.get_lasting_row("jumped")
-        if state.said or not lasting:
+        if state.is_reported or not lasting:
             return None
-        state.said = True
+        state.is_reported = True
         names = lasting["names"]
         return self.make_finding(
             f"the gradient of {join_limited(names, 2)} rose to {format_figure(lasting.get('norm'))} by itself at step"

@@ -16,7 +16,7 @@ LOOK_BETWEEN = "look for what is exactly 0 in the forward pass between them: --f
 class _State:
     vanished: int = 0
     since: int = 0
-    said: bool = False
+    is_reported: bool = False
 
     def __init__(self) -> None:
         self.unreached = Streaks()
@@ -52,7 +52,7 @@ class GradientFlow(ObservingRule[_State]):
     kept = _State
 
     def evaluate(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding | None:
-        if state.said:
+        if state.is_reported:
             return None
         unreached = seen.unreached or []
         state.unreached.add_sample(seen, unreached)
@@ -61,10 +61,10 @@ class GradientFlow(ObservingRule[_State]):
         if state.vanished == 1:
             state.since = seen.step
         if lasting:
-            state.said = True
+            state.is_reported = True
             return self._make_unreached_finding(process, seen, lasting)
         if state.vanished >= LOOKS:
-            state.said = True
+            state.is_reported = True
             return self._make_vanishing_finding(process, state, seen)
         return None
 

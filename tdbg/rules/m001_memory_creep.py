@@ -22,7 +22,7 @@ class _State:
     def __init__(self) -> None:
         self.probe = ProbePresence(MemoryGrowth.PROBE)
         self.trails = (MemoryTrail("device"), MemoryTrail("host"))
-        self.said: set[str] = set()  # host, device: of which nothing more is made of records
+        self.reported: set[str] = set()  # host, device: of which nothing more is made of records
         self.recorded: set[str] = set()  # of which the last word was made of records
 
 
@@ -80,7 +80,7 @@ class MemoryCreep(ObservingRule[_State]):
         if isinstance(event, Step):
             if event.phase == "train":
                 for trail in state.trails:
-                    if trail.kind not in state.said:
+                    if trail.kind not in state.reported:
                         trail.add_record(event)
             return ()
         state.probe.add_event(event)
@@ -94,7 +94,7 @@ class MemoryCreep(ObservingRule[_State]):
         if seen is None or new is None:
             return []
         kind = "device" if seen.kind == "device" else "host"
-        state.said.add(kind)
+        state.reported.add(kind)
         found = self._report_growth(process, kind, add_grade(new, seen))
         state.recorded.discard(kind)
         return found
@@ -102,14 +102,14 @@ class MemoryCreep(ObservingRule[_State]):
     def _judge_records(self, process: ProcessDir, state: _State) -> Iterable[Finding]:
         found = []
         for trail in state.trails:
-            leak = trail.find_leak() if trail.kind not in state.said else None
+            leak = trail.find_leak() if trail.kind not in state.reported else None
             if leak is not None and (leak.is_sure or trail.kind not in state.recorded):
                 found += self._report_growth(
                     process, trail.kind, self._make_recorded_finding(process, trail.kind, leak)
                 )
                 state.recorded.add(trail.kind)
                 if leak.is_sure or trail.kind == "host":
-                    state.said.add(trail.kind)
+                    state.reported.add(trail.kind)
         return found
 
     def _report_growth(self, process: ProcessDir, kind: str, new: Finding) -> list[Finding]:

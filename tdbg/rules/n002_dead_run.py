@@ -26,7 +26,7 @@ class _Streak:
     records: int = 0
     skipped: int = 0  # records of updates that GradScaler skipped
     first_bad: int = 0  # step of the first bad loss, as located; its own record may be left out
-    said: bool = False
+    is_reported: bool = False
     is_cut: bool = False  # the process went on after the last record, and how is not known
 
     def describe(self) -> str:
@@ -74,8 +74,8 @@ class DeadRun(PerProcessRule[_Streak]):
     def __init__(self) -> None:
         super().__init__()
         self._longest = _Streak()
-        self._told: dict[str, _Streak] = {}  # process -> its streak that was reported
-        self._is_told = False  # by TD-N001
+        self._reported_streaks: dict[str, _Streak] = {}  # process -> its streak that was reported
+        self._is_reported = False  # by TD-N001
 
     def should_evaluate(self, event: Event) -> bool:
         """True for a training step, and for the first bad value of training."""
@@ -83,7 +83,7 @@ class DeadRun(PerProcessRule[_Streak]):
 
     def evaluate(self, process: ProcessDir, state: _Streak, event: Step | NonFinite) -> Finding | None:
         if isinstance(event, NonFinite):
-            self._is_told = True
+            self._is_reported = True
             if is_non_finite(event.loss) and not state.first_bad and not state.records:
                 state.first_bad, state.kind = _find_loss_step(event), str(event.loss)
             return None
@@ -92,7 +92,7 @@ class DeadRun(PerProcessRule[_Streak]):
             if event.loss is not None and event.step >= state.first_bad:
                 self._states.pop(process.label, None)
             return None
-        self._is_told = True
+        self._is_reported = True
         if state.records == 0:
             state.kind = state.kind or str(event.loss)
             state.since = min(event.step, state.first_bad or event.step)
@@ -103,10 +103,10 @@ class DeadRun(PerProcessRule[_Streak]):
             return None
         if state.steps > self._longest.steps:
             self._longest = state
-        said, state.said = state.said, True
+        said, state.is_reported = state.is_reported, True
         if said:
             return None
-        self._told.setdefault(process.label, state)
+        self._reported_streaks.setdefault(process.label, state)
         return self._make_dead_finding(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
@@ -115,14 +115,14 @@ class DeadRun(PerProcessRule[_Streak]):
                 if label in self._states:
                     self._count_to_end(self._states[label], found)
             self._conclude(view)
-        elif not self._is_told:
-            yield from itertools.islice(filter(None, map(self._tell_last_loss, view.processes.values())), 1)
+        elif not self._is_reported:
+            yield from itertools.islice(filter(None, map(self._report_last_loss, view.processes.values())), 1)
 
     def _conclude(self, view: View) -> None:
         """Say how long it lasted: in the process that is named, and in the one in which it lasted longest."""
         given = self._given[0]
         named = next((one for one in view.processes.values() if self._is_origin(given, one.process)), None)
-        streak = self._told.get(named.process.label, self._longest) if named is not None else self._longest
+        streak = self._reported_streaks.get(named.process.label, self._longest) if named is not None else self._longest
         if named is not None and self._states.get(named.process.label) is not streak:
             given.title = given.title.replace(GOING_ON, f"for {format_count(streak.steps, 'step')}")  # it was over
         elif named is not None and named.end is not None and is_non_finite(named.end.loss):
@@ -134,7 +134,7 @@ class DeadRun(PerProcessRule[_Streak]):
 
     def _count_to_end(self, state: _Streak, found: ProcessView) -> None:
         """Add the steps after the last record: the process read the loss of its last step, on record or not."""
-        if not state.said:
+        if not state.is_reported:
             return
         end = found.end
         if end is None:  # killed, or still running
@@ -144,7 +144,7 @@ class DeadRun(PerProcessRule[_Streak]):
         if state.steps > self._longest.steps:
             self._longest = state
 
-    def _tell_last_loss(self, found: ProcessView) -> Finding | None:
+    def _report_last_loss(self, found: ProcessView) -> Finding | None:
         end, last = found.end, found.last
         if end is None or not is_non_finite(end.loss):
             return None

@@ -51,9 +51,9 @@ class DeadModule(ObservingRule[_State]):
         dead = [path for path in seen.dead or () if path]  # what a whole model puts out may well be zero
         state.dead.add_sample(seen, dead)
         lasting = state.dead.find_lasting(LOOKS, dead)
-        if not lasting or state.said:
+        if not lasting or state.is_reported:
             return None
-        state.said = True
+        state.is_reported = True
         since = state.dead.since[lasting[0]]
         return self.make_finding(
             f"the output of {format_modules(lasting[:1])} has been zero since step {since}, {process.display_name}",

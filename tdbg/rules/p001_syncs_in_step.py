@@ -45,14 +45,14 @@ class SyncsInStep(ObservingRule[_State]):
     kept = _State
 
     def evaluate(self, process: ProcessDir, state: _State, seen: StepPlaces) -> Finding | None:
-        if seen.over is None or state.said:
+        if seen.over is None or state.is_reported:
             return None
         found = seen.counts_by_line
         state.in_a_row = Counter({line: state.in_a_row[line] + 1 for line in found})
         lasting = [line for line in found if state.in_a_row[line] >= LOOKS]
         if not lasting:
             return None
-        state.said = True
+        state.is_reported = True
         return self.make_finding(
             f"{found[lasting[0]]} waits or copies a step at {lasting[0]}, {process.display_name}",
             first_step=seen.step,

@@ -98,7 +98,7 @@ class DataStarved(Rule):
             state.on_device = event.device.get("type", "cpu") != "cpu"
         else:
             state.probe.add_event(event)
-            if isinstance(event, Cost) and state.probe.is_absent and not state.said:
+            if isinstance(event, Cost) and state.probe.is_absent and not state.is_reported:
                 return self._judge_records(process, state)
         return ()
 
@@ -106,7 +106,7 @@ class DataStarved(Rule):
         starved = state.waits.find_starvation(DEVICE_SHARE if state.on_device else WAIT_SHARE)
         if starved is None:
             return ()
-        state.said = True
+        state.is_reported = True
         state.has_recorded = True
         return self.report_from(
             process, self._given[DataWait.PART], self._make_recorded_finding(process, starved, state)
@@ -128,7 +128,7 @@ class DataStarved(Rule):
             new = add_grade(self._make_input_finding(process, seen), seen)
             part = _name_part(seen)
             if part == DataWait.PART:
-                self._states[process.label].said = True
+                self._states[process.label].is_reported = True
             if isinstance(seen, DataWait) and self._replace_recorded(process, seen, new):
                 return ()
             if isinstance(seen, DataWait) and seen.run_over is not None:
@@ -143,8 +143,8 @@ class DataStarved(Rule):
         state, given = self._states[process.label], self._given[DataWait.PART]
         if _name_part(seen) != DataWait.PART:
             return False
-        is_told, state.has_recorded = state.has_recorded, False
-        if not given or not is_told or not self._is_origin(given[0], process):
+        was_recorded, state.has_recorded = state.has_recorded, False
+        if not given or not was_recorded or not self._is_origin(given[0], process):
             return False
         first = given[0]
         new.first_step = min(first.first_step or 0, seen.step)
@@ -293,8 +293,8 @@ def _format_loader_setup(seen: DataWait | SlowStart) -> str:
 
 def _list_settings(seen: LoaderSettings) -> list[str]:
     more = {"prefetch": seen.prefetch, "persistent": seen.persistent, "batch_size": seen.batch_size}
-    told = [f"{name} {value}" for name, value in more.items() if value is not None]
-    return [format_count(seen.workers or 0, "worker"), *told]
+    settings = [f"{name} {value}" for name, value in more.items() if value is not None]
+    return [format_count(seen.workers or 0, "worker"), *settings]
 
 
 def _advise_workers(seen: DataWait) -> str:

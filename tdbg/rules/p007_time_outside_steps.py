@@ -338,8 +338,8 @@ class TimeOutsideSteps(Rule):
                 continue
             course.settle_all()
             pauses = course.losses[PAUSES]
-            is_told = pauses.count >= LEAST_PAUSES and pauses.longest_s <= pauses.seconds / 2
-            if "profiler" in process.probes or not is_told:
+            is_reported = pauses.count >= LEAST_PAUSES and pauses.longest_s <= pauses.seconds / 2
+            if "profiler" in process.probes or not is_reported:
                 pauses.seconds = 0.0
             pauses_s = max(pauses.seconds - course.own_s, 0.0)
             pauses.seconds, course.own_s = pauses_s, 0.0
@@ -356,17 +356,19 @@ class TimeOutsideSteps(Rule):
         parts = [
             f"{name} {_format_time(losses[name].seconds)} ({losses[name].seconds / whole_s:.0%})" for name in owners
         ]
-        told = [_describe_loss(name, losses[name]) for name in owners]
-        told.append(f"{_format_time(lost_s)} of the {_format_time(whole_s)} from the first step to step {course.step}")
+        evidence = [_describe_loss(name, losses[name]) for name in owners]
+        evidence.append(
+            f"{_format_time(lost_s)} of the {_format_time(whole_s)} from the first step to step {course.step}"
+        )
         if others:
-            told.append(f"also on {format_ranks(sorted(others))}")
+            evidence.append(f"also on {format_ranks(sorted(others))}")
         first = min(loss.first_after for loss in losses.values() if loss.first_after is not None)
         return self.make_finding(
             f"{lost_s / whole_s:.0%} of the time went outside of training steps: {', '.join(parts)},"
             f" {process.display_name}",
             first_step=first,
             rank=process.rank,
-            evidence=told,
+            evidence=evidence,
             cause=f"the largest part is {owners[0]}" if len(owners) > 1 else "",
             try_next=COMPILED_ONCE
             if owners[0] == COMPILING and losses[COMPILING].longest_after <= 1

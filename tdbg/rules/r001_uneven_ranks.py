@@ -88,10 +88,10 @@ class UnevenRanks(Rule):
     def _make_uneven_finding(
         self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool
     ) -> Finding:
-        told = [f"{format_ranks(steps[step])} at {step}" for step in sorted(steps)[:4]]
+        parts = [f"{format_ranks(steps[step])} at {step}" for step in sorted(steps)[:4]]
         absent = f"{format_ranks(missing)} never took a step" if missing else ""
         what = "the last records of the ranks are from different steps" if recorded else self.title
-        title = f"{what}: {', '.join(told)}" if uneven else absent
+        title = f"{what}: {', '.join(parts)}" if uneven else absent
         laggard = missing[0] if missing else min(steps[min(steps)])
         last = 0 if missing else min(steps)
         return self.make_finding(

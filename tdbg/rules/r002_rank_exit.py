@@ -109,8 +109,8 @@ class RankExit(Rule):
         ]
         place = read_crash_place(first.folder) if -first.code in FATAL else None
         hung = [
-            f"it had made no progress for {max(quiet_s, first.t - told_t + quiet_s):.0f} s"
-            for rank, (told_t, quiet_s) in self._hung.items()
+            f"it had made no progress for {max(quiet_s, first.t - reported_t + quiet_s):.0f} s"
+            for rank, (reported_t, quiet_s) in self._hung.items()
             if rank == first.rank
         ]
         after_stop = first.t >= view.stop_t

@@ -19,8 +19,8 @@ from tdbg.rules._quiet_cases import (
     Episode,
     Incident,
     KindIndex,
-    Others,
     SignsOfLife,
+    SilentRanks,
     find_incidents,
 )
 from tdbg.rules.text import format_ranks, get_kept_path
@@ -99,7 +99,7 @@ class RankQuiet(Rule):
         self._index = KindIndex()
         self._quiet_s: dict[int, float] = {}  # rank -> how long it has been quiet by now, in limits
         self._given: list[_Given] = []
-        self._told: set[int] = set()  # episodes of all that were given out, by identity
+        self._reported: set[int] = set()  # episodes of all that were given out, by identity
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if process.rank is None or not process.is_rank:
@@ -131,11 +131,11 @@ class RankQuiet(Rule):
         self._world_size = max(self._world_size, start.world_size)
         self._starts[launch, rank] = start
 
-    def _describe_others(self, process: ProcessDir) -> Others:
+    def _describe_others(self, process: ProcessDir) -> SilentRanks:
         """What is known of the other ranks while the run goes on."""
         starts = self._list_newest_starts()
         elsewhere = frozenset(find_ranks_elsewhere(process.run, starts))
-        return Others({}, elsewhere, self._signs, find_ranks_started(starts), self._world_size)
+        return SilentRanks({}, elsewhere, self._signs, find_ranks_started(starts), self._world_size)
 
     def _list_newest_starts(self) -> list[Start]:
         newest = max((launch for launch, _ in self._starts), default=0)
@@ -145,7 +145,7 @@ class RankQuiet(Rule):
         """Keep it; True if it may be the last thing that was missing to name a rank."""
         if kept and kept[-1].over_t is None:
             last = kept[-1]  # told again, after twice the time: still the same
-            last.seen, last.told_t, last.lasted_s = seen, t, seen.quiet_s
+            last.seen, last.reported_t, last.lasted_s = seen, t, seen.quiet_s
         elif len(kept) < MAX_EPISODES:
             began_t = seen.began_t if seen.began_t is not None else t
             ran_in = self._launches.get(process.label, process.attempt)
@@ -165,34 +165,34 @@ class RankQuiet(Rule):
     def finish(self, view: View) -> Iterable[Finding]:
         for found in view.processes.values():
             for episode in self._episodes.get(found.process.label, ()):
-                if episode.over_t is None and found.last is not None and found.last.t > episode.told_t:
+                if episode.over_t is None and found.last is not None and found.last.t > episode.reported_t:
                     episode.over_t = found.last.t  # it has stepped since
                 elif episode.over_t is None and _is_standstill_over(view, found):
                     episode.over_t = view.find_end_time(found)
                 elif episode.over_t is None and view.over:
                     episode.until_t = view.find_end_time(found)
-                    more_s = max(episode.until_t - episode.told_t, 0.0)
+                    more_s = max(episode.until_t - episode.reported_t, 0.0)
                     episode.lasted_s = episode.seen.quiet_s + more_s
         endings = {
             found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
         }
         elsewhere, started = frozenset(view.list_ranks_elsewhere()), find_ranks_started(self._list_newest_starts())
-        others = Others(endings, elsewhere, self._signs, started, self._world_size)
+        others = SilentRanks(endings, elsewhere, self._signs, started, self._world_size)
         return self._update_findings(others, over=view.over)
 
-    def _update_findings(self, others: Others, *, over: bool) -> list[Finding]:
+    def _update_findings(self, others: SilentRanks, *, over: bool) -> list[Finding]:
         """A finding for each time at which the job was held up; those given out are kept up to date.
 
         While one goes on, what else comes belongs to it; once it is over, the next is given out.
         """
         episodes = [episode for kept in self._episodes.values() for episode in kept]
         found = find_incidents(episodes, others, over, self._world_size)
-        told = sorted(found, key=Incident.get_weight, reverse=True)[:MAX_FINDINGS]
-        self._index.mark_told(told)
+        shown = sorted(found, key=Incident.get_weight, reverse=True)[:MAX_FINDINGS]
+        self._index.mark_reported(shown)
         news: list[Finding] = []
         free = list(self._given)
         rest: list[Incident] = []
-        for incident in told:
+        for incident in shown:
             same = next((given for given in free if not given.episodes.isdisjoint(incident.episodes)), None)
             if same is None:
                 rest.append(incident)
@@ -202,14 +202,14 @@ class RankQuiet(Rule):
         for incident in rest:
             news += self._place_incident(incident, free, over)
         for given in self._given:
-            self._told |= given.episodes
+            self._reported |= given.episodes
         # Several turned out to be one, or a rank that seemed to give no sign of life had not been read yet.
         self.withdrawn = [given.finding for given in free]
         return news
 
     def _place_incident(self, incident: Incident, free: list[_Given], over: bool) -> list[Finding]:
         """Tell of an incident in a finding of its own, or in that of one that is told no longer; what is news."""
-        is_known = not self._told.isdisjoint(incident.episodes)
+        is_known = not self._reported.isdisjoint(incident.episodes)
         if len(self._given) >= MAX_FINDINGS and free:
             given = free.pop()
             self._amend(given, incident, over)

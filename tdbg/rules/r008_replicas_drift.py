@@ -66,7 +66,7 @@ class _Replicas:
     parts: defaultdict[int, _Part] = field(default_factory=lambda: defaultdict(_Part))
     apart_looks: int = 0  # of any part, in a row
     equal_step: int | None = None  # of any part
-    said: bool = False
+    is_reported: bool = False
 
     @property
     def is_certain(self) -> bool:
@@ -205,9 +205,9 @@ class ReplicasDrift(Rule):
         replicas.equal_step, replicas.apart_looks = step, 0
 
     def _report_drift(self, key: GroupKey, replicas: _Replicas) -> Iterable[Finding]:
-        if replicas.said or not replicas.is_certain:
+        if replicas.is_reported or not replicas.is_certain:
             return ()
-        replicas.said = True
+        replicas.is_reported = True
         return self.report_once(self._given, self._make_drift_finding(key, replicas))
 
     def _make_drift_finding(self, key: GroupKey, replicas: _Replicas) -> Finding:

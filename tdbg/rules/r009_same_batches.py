@@ -66,7 +66,7 @@ class _Input:
 @dataclass
 class _Ranks:
     inputs: dict[str, _Input] = field(default_factory=dict)  # by path
-    said: bool = False
+    is_reported: bool = False
     sharded: bool = False  # by FSDP, without DDP: the ranks may also hold parts of one sequence
 
     def find_equal_inputs(self) -> tuple[frozenset[int], dict[str, _Streak], bool] | None:
@@ -140,10 +140,10 @@ class SameBatches(Rule):
             ranks.inputs.setdefault(name, _Input()).add_checksums(
                 step, {rank: batch[name] for rank, batch in looks.items()}
             )
-        equal = None if ranks.said else ranks.find_equal_inputs()
+        equal = None if ranks.is_reported else ranks.find_equal_inputs()
         if equal is None:
             return ()
-        ranks.said = True
+        ranks.is_reported = True
         return self.report_once(self._given, self._make_equal_finding(*equal, sharded=ranks.sharded))
 
     def _make_equal_finding(

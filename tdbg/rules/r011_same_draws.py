@@ -26,7 +26,7 @@ class _Launch:
 
     draws: defaultdict[Draw, set[int]] = field(default_factory=lambda: defaultdict(set))
     datasets: dict[Draw, str] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)  # ranks that drew anything
+    drawing_ranks: set[int] = field(default_factory=set)  # ranks that drew anything
     steps: dict[int, int] = field(default_factory=dict)  # rank -> the step in which it did
     group: frozenset[int] = frozenset()  # of data parallelism
     is_split: bool = False  # ranks may hold parts of one batch
@@ -92,7 +92,7 @@ class SameDraws(Rule):
             launch.group = frozenset(batch.group) if batch.wrapped else launch.group
         if drawn is not None:
             _add_draws(launch, rank, drawn)
-        return self._report_shared(launch) if launch.told >= launch.group else ()
+        return self._report_shared(launch) if launch.drawing_ranks >= launch.group else ()
 
     def finish(self, view: View) -> Iterable[Finding]:
         for _, launch in sorted(self._launches.items()):
@@ -126,7 +126,7 @@ class SameDraws(Rule):
 
 
 def _add_draws(launch: _Launch, rank: int, drawn: DrawnStates) -> None:
-    launch.told.add(rank)
+    launch.drawing_ranks.add(rank)
     launch.steps.setdefault(rank, drawn.step)
     for draw in drawn.rows():
         launch.draws[draw].add(rank)

@@ -384,9 +384,9 @@ def _count_observations_by_flag(view: View) -> dict[str, ObservationsRow]:
     """
     found: dict[str, ObservationsRow] = {}
     for process in _sort_processes(view):
-        for name, told in process.observations_by_flag.items():
-            first = ObservationsRow(count=0, last_step=told.last.step, last=told.last.text, rank=process.rank)
-            found.setdefault(name, first)["count"] += told.count
+        for name, seen in process.observations_by_flag.items():
+            first = ObservationsRow(count=0, last_step=seen.last.step, last=seen.last.text, rank=process.rank)
+            found.setdefault(name, first)["count"] += seen.count
     if PROFILER in found:
         found[PROFILER]["last"] = merge_profiles(_find_last_profiles(view))
     wanted = view.settings.flags
@@ -414,12 +414,12 @@ def _format_capture_line(view: View) -> str:
     """What the first rank captured, and how to open it."""
     stepped = _sort_processes(view)
     others = [process for process in view.processes.values() if process not in stepped]  # of calls, with no optimizer
-    told = [process for process in (*stepped, *others) if CAPTURE in process.observations_by_flag]
-    captured = describe_capture(told[0].observations_by_flag[CAPTURE].last) if told else None
+    capturing = [process for process in (*stepped, *others) if CAPTURE in process.observations_by_flag]
+    captured = describe_capture(capturing[0].observations_by_flag[CAPTURE].last) if capturing else None
     if captured is None:
         return ""
     text, has_pages = captured
-    who = f"{told[0].display_name}: " if len(view.list_rank_processes()) > 1 else ""
+    who = f"{capturing[0].display_name}: " if len(view.list_rank_processes()) > 1 else ""
     return f"{who}{clip_text(text, 140)}: `tdbg inspect-pages {view.run.place}`" if has_pages else text
 
 

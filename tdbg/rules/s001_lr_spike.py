@@ -44,7 +44,7 @@ class _State:
     step: int = 0
     highest: float = 0.0
     spike: _Spike | None = None
-    said: bool = False
+    is_reported: bool = False
 
     def __init__(self) -> None:
         self.rates, self.losses, self.norms = Window(), Window(RECENT), Window(RECENT)
@@ -85,7 +85,7 @@ class LearningRateSpike(PerProcessRule[_State]):
     kept = _State
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
-        if not event.lr or state.said:
+        if not event.lr or state.is_reported:
             return None
         rate = max((rate for value in event.lr if (rate := to_finite(value)) is not None), default=0.0)
         if state.spike is None and self._has_jumped(state, rate):
@@ -113,7 +113,7 @@ class LearningRateSpike(PerProcessRule[_State]):
             spike.worst = worst
         if spike.bad < REACTIONS and not _is_ruined(event):
             return None
-        state.said = True
+        state.is_reported = True
         return self._make_spike_finding(process, spike)
 
     def _make_spike_finding(self, process: ProcessDir, spike: _Spike) -> Finding:

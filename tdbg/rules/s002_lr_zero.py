@@ -29,7 +29,7 @@ class _State:
     zeros: int = 0
     largest: float = 0.0  # of the rates of these steps
     highest: float = 0.0
-    said: bool = False
+    is_reported: bool = False
 
     def __init__(self) -> None:
         self.known = KnownGroups()
@@ -78,13 +78,13 @@ class LearningRateZero(PerProcessRule[_State]):
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         rates = [rate for value in event.lr if (rate := to_finite(value)) is not None]
-        if not event.lr or (state.said and not state.zeros):
+        if not event.lr or (state.is_reported and not state.zeros):
             return None
         if len(event.lr) != len(state.first_rates):
             state.first_rates = [to_finite(value) for value in event.lr]
         high, low = max(rates, default=1.0), min(rates, default=1.0)
         state.highest = max(state.highest, high)
-        if low < _compute_limit(state) and not state.said:
+        if low < _compute_limit(state) and not state.is_reported:
             return self._make_negative_finding(process, state, event)
         largest = max(abs(high), abs(low))
         if largest > NO_RATE * state.highest:
@@ -93,12 +93,12 @@ class LearningRateZero(PerProcessRule[_State]):
         state.since = event.step if state.zeros == 0 else state.since
         state.largest = max(state.largest, largest)
         state.zeros = event.step - state.since + 1
-        if state.zeros < _count_wanted(state) or state.said:
+        if state.zeros < _count_wanted(state) or state.is_reported:
             return None
         return self._make_zero_finding(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        longest = max((state.zeros for state in self._states.values() if state.said), default=0)
+        longest = max((state.zeros for state in self._states.values() if state.is_reported), default=0)
         if self._given and longest > ZERO_STEPS:
             self._given[0].evidence.insert(0, f"{format_count(longest, 'step')} with such a rate up to the end")
         return ()
@@ -110,7 +110,7 @@ class LearningRateZero(PerProcessRule[_State]):
         known = state.known.find_groups(state.first_rates)
         figures = format_figure([rates[index] for index in negative])
         place = f" of {format_groups(known, negative)}" if len(rates) > 1 else ""
-        state.said = True
+        state.is_reported = True
         return self.make_finding(
             f"the learning rate{place} is negative: {figures}, {process.display_name}",
             severity="error",
@@ -127,7 +127,7 @@ class LearningRateZero(PerProcessRule[_State]):
         )
 
     def _make_zero_finding(self, process: ProcessDir, state: _State) -> Finding:
-        state.said = True
+        state.is_reported = True
         rate = f"below {NO_RATE:g} of its highest" if state.largest else "0"
         steps = format_count(_count_wanted(state), "step")
         known = state.known.find_groups(state.first_rates)

@@ -35,9 +35,9 @@ class ScheduleOrder(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: OrderReversed) -> Finding | None:
-        if state.said:
+        if state.is_reported:
             return None
-        state.said = True
+        state.is_reported = True
         return self.make_finding(
             f"{seen.scheduler} steps before the optimizer: the rate {format_figure(seen.skipped_rate)}"
             f" was never used, {process.display_name}",

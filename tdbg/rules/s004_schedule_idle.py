@@ -82,8 +82,8 @@ class ScheduleIdle(Rule):
         for seen in read_observations(event, (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged)):
             self._add_observation(state, seen)
         idle = SchedulerIdle.from_event(event)
-        if idle is not None and not state.said:
-            state.said = True
+        if idle is not None and not state.is_reported:
+            state.is_reported = True
             return self.report_from(process, self._given, self._evaluate_idle(process, state, idle))
         return ()
 
@@ -111,7 +111,7 @@ class ScheduleIdle(Rule):
         for seen in view.processes.values():
             state = self._states.get(seen.process.label)
             idle = [which for which in state.built if which not in state.stepped] if state is not None else []
-            if state is None or state.said or state.blind or not idle or not _has_continued(seen):
+            if state is None or state.is_reported or state.blind or not idle or not _has_continued(seen):
                 continue
             name = state.built[idle[0]]
             if name in LATE_STARTERS:

@@ -23,7 +23,7 @@ class _State:
     advanced: int = 0
     updates: int = 0
     steps: int | None = None  # updates that the trainer means to do
-    said: bool = False
+    is_reported: bool = False
 
 
 @RULES.add
@@ -69,17 +69,17 @@ class ScheduleMisfit(ObservingRule[_State]):
     def evaluate(self, process: ProcessDir, state: _State, seen: SchedulerStepped | ScheduleOver) -> Finding | None:
         if isinstance(seen, SchedulerStepped):
             return self._follow_schedule(process, state, seen) if seen.planned else None
-        if state.said:
+        if state.is_reported:
             return None
-        state.said = True
+        state.is_reported = True
         return self._make_over_finding(process, seen)
 
     def _follow_schedule(self, process: ProcessDir, state: _State, seen: SchedulerStepped) -> Finding | None:
         state.scheduler, state.planned = seen.scheduler, seen.planned or 0
         state.advanced, state.updates = seen.advanced, seen.updates
-        if state.said or not _will_barely_begin(state):
+        if state.is_reported or not _will_barely_begin(state):
             return None
-        state.said = True
+        state.is_reported = True
         return self._make_barely_finding(process, state, state.updates)
 
     def _make_over_finding(self, process: ProcessDir, seen: ScheduleOver) -> Finding:
@@ -103,7 +103,7 @@ class ScheduleMisfit(ObservingRule[_State]):
         found: list[Finding] = []
         for seen in view.processes.values():
             state = self._states.get(seen.process.label)
-            if state is None or state.said or state.planned < LEAST_PLANNED:
+            if state is None or state.is_reported or state.planned < LEAST_PLANNED:
                 continue
             whole = seen.end is not None and seen.end.reason == "exit"
             fits = abs(seen.step - state.planned) <= NEAR * state.planned

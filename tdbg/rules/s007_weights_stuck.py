@@ -43,9 +43,9 @@ class WeightsStuck(ObservingRule[Reported]):
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: UpdateSizes) -> Finding | None:
         lasting = seen.get_lasting_row("stuck")
-        if state.said or not lasting:
+        if state.is_reported or not lasting:
             return None
-        state.said = True
+        state.is_reported = True
         names, dtype = lasting["names"], lasting.get("dtype", "")
         half = dtype in HALF
         return self.make_finding(

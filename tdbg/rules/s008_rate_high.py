@@ -37,9 +37,9 @@ class RateHigh(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: RateAboveBound) -> Finding | None:
-        if state.said:
+        if state.is_reported:
             return None
-        state.said = True
+        state.is_reported = True
         return self.make_finding(
             f"learning rate {format_figure(float(seen.highest_rate))} with {seen.optimizer} at step"
             f" {seen.step}, {process.display_name}",

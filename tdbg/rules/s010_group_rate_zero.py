@@ -43,7 +43,7 @@ class _State:
     rates: list[float | None] = field(default_factory=list)  # of the last record
     step: int = 0
     uses_zero: bool = False  # a group has had its rate back: with 0 the program switches groups off for a time
-    said: bool = False
+    is_reported: bool = False
     reported: list[int] = field(default_factory=list)  # groups reported as 0 from the start
 
 
@@ -93,10 +93,10 @@ class GroupRateZero(ObservingRule[_State]):
             return ()
         state = self._states[process.label]
         _follow_rates(state, event)
-        zero = [] if state.said else _find_zero_from_start(state)
+        zero = [] if state.is_reported else _find_zero_from_start(state)
         if not zero:
             return ()
-        state.said, state.reported = True, zero
+        state.is_reported, state.reported = True, zero
         cause = "the rate of the group, or a multiplier of it, is 0 in the configuration"
         return self.report_from(process, self._given, self._make_zero_finding(process, state, zero, cause))
 
@@ -115,7 +115,7 @@ class GroupRateZero(ObservingRule[_State]):
             fallen = _find_fallen(state, seen.step) if state is not None and is_known else []
             if state is None or not fallen:
                 continue
-            if state.said:
+            if state.is_reported:
                 self._add_to_given(seen.process, state, fallen)
                 continue
             cause = "the schedule of the group, or a multiplier of it, reaches 0 before the training ends"

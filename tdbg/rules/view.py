@@ -349,8 +349,8 @@ class View:
     def list_side_processes(self) -> list[ProcessView]:
         """What stepped or evaluated beside the ranks, and is no earlier attempt of one, in the order of their beginning."""
         ranks = self.list_rank_processes()
-        told = {one.process.label for found in ranks for one in self.list_attempts(found)}
-        rest = [found for found in self.list_active_processes() if found.process.label not in told]
+        labels = {one.process.label for found in ranks for one in self.list_attempts(found)}
+        rest = [found for found in self.list_active_processes() if found.process.label not in labels]
         return sorted(rest, key=lambda found: found.start.t if found.start is not None else found.t)
 
     def list_trainings(self) -> list[ProcessView]:

@@ -23,12 +23,12 @@ class CostReports:
         self._budget = budget
         self._duty = duty
         self._emit = emit
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     def report_if_due(self, now: float) -> None:
         """Tell of it, if the last time is long enough ago. Cost: a comparison."""
-        if now - self._told_at >= COST_EVERY_S:
-            self._told_at = now
+        if now - self._reported_at >= COST_EVERY_S:
+            self._reported_at = now
             self._emit(self.build_cost())
 
     def build_cost(self) -> Cost:

@@ -47,15 +47,15 @@ class ProbeDispatcher:
         self._make = make
         self._catalog = catalog
         self._say_failed = failed
-        self._told_broken: set[str] = set()
+        self._reported_broken: set[str] = set()
         self._failed_probes: set[type[Listener]] = set()  # a change of level does not bring them back
         self.rebuild_subscribers()
 
     def activate(self, wanted: list[type[Listener]]) -> None:
         """Have exactly these probes at work, in this order: those that stay keep what they know."""
         broken = self._catalog.broken
-        for name in [name for name in broken if name not in self._told_broken]:
-            self._told_broken.add(name)
+        for name in [name for name in broken if name not in self._reported_broken]:
+            self._reported_broken.add(name)
             self._say_failed(name, broken[name])
         here = {type(probe) for probe in self.probes}
         for probe in [probe for probe in self.probes if type(probe) not in wanted]:

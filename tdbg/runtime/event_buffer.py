@@ -91,8 +91,8 @@ class EventBuffer:
             values=values,
         )
         mark = tag(flag, part) if flag else f"[{probe.name}]"
-        self.when_rank(lambda: self._tell_of(event, mark, level))
+        self.when_rank(lambda: self._emit_and_log(event, mark, level))
 
-    def _tell_of(self, event: Observation, mark: str, level: str) -> None:
+    def _emit_and_log(self, event: Observation, mark: str, level: str) -> None:
         self._emit(event)
         self._log(level, event.step, mark, event.text)

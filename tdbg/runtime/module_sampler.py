@@ -292,7 +292,7 @@ class ModuleSampler:
             if root in known and (known[root].compiled or known[root].root_compiled != _is_compiled(root)):
                 del known[root]
 
-    def turns_told(self) -> dict[str, Any]:
+    def describe_turn(self) -> dict[str, Any]:
         """Which turn this look is, for an observation; nothing where it is at all modules."""
         return {"turn": self.turn, "turns": self.turns} if self.turn else {}
 

@@ -180,7 +180,7 @@ def _describe_route(one: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
     }
     if one.headers:
         found["responses"]["200"]["headers"] = {
-            name: {"description": told, "schema": {"type": "string"}} for name, told in one.headers.items()
+            name: {"description": text, "schema": {"type": "string"}} for name, text in one.headers.items()
         }
     if one.body is not None:
         found["requestBody"] = {

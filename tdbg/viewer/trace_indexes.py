@@ -379,7 +379,7 @@ def index_trace(trace: Path, part: int | None, target: Path, key: Key, file: "IO
 
             def follow(events: "Sequence[Event]", base_us: int, read_bytes: int) -> None:
                 writer.add_events(events, base_us)
-                reporter.tell(read_bytes)
+                reporter.report_progress(read_bytes)
 
             writer.finish(summarize_trace(trace, part=part, follow=follow), key)
             run_files.rename_file(draft, target)
@@ -404,16 +404,16 @@ class _Reporter:
 
     def __init__(self, file: "IO[str] | None") -> None:
         self._file = file
-        self._told = self._last = self._again = 0
+        self._reported_bytes = self._last_bytes = self._restarts = 0
 
-    def tell(self, read_bytes: int) -> None:
+    def report_progress(self, read_bytes: int) -> None:
         """So many of the file were read."""
-        if read_bytes < self._last:
-            self._again, self._told = self._again + 1, 0
-        self._last = read_bytes
-        if self._file is not None and read_bytes - self._told >= REPORT_BYTES:
-            self._told = read_bytes
-            print(msgspec.json.encode(_Report(read_bytes, self._again)).decode(), file=self._file, flush=True)
+        if read_bytes < self._last_bytes:
+            self._restarts, self._reported_bytes = self._restarts + 1, 0
+        self._last_bytes = read_bytes
+        if self._file is not None and read_bytes - self._reported_bytes >= REPORT_BYTES:
+            self._reported_bytes = read_bytes
+            print(msgspec.json.encode(_Report(read_bytes, self._restarts)).decode(), file=self._file, flush=True)
 
 
 def limit_memory(most_bytes: int) -> None:

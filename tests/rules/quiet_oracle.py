@@ -7,7 +7,7 @@ from tdbg.rules._quiet_cases import (
     WAITING,
     Case,
     Episode,
-    Others,
+    SilentRanks,
     _is_crossed,
     _is_rarer,
     _is_waiting_along,
@@ -16,7 +16,7 @@ from tdbg.rules._quiet_cases import (
 )
 
 
-def find_cases_slowly(episodes: Sequence[Episode], told: Others, over: bool) -> Iterator[Case]:
+def find_cases_slowly(episodes: Sequence[Episode], silent_ranks: SilentRanks, over: bool) -> Iterator[Case]:
     """Every wait in which it is known who was missing."""
     for wait in episodes:
         if wait.state not in WAITING:
@@ -33,8 +33,10 @@ def find_cases_slowly(episodes: Sequence[Episode], told: Others, over: bool) -> 
             yield Case(together, missing)
         else:
             heard = {wait.rank, *(other.rank for other in others)}
-            members = wait.seen.ranks or range(wait.seen.size or len(told.endings))
-            silent = {rank: told.endings.get(rank, "never took a step") for rank in members if rank not in heard}
-            here = {rank: how for rank, how in silent.items() if rank not in told.elsewhere}
+            members = wait.seen.ranks or range(wait.seen.size or len(silent_ranks.endings))
+            silent = {
+                rank: silent_ranks.endings.get(rank, "never took a step") for rank in members if rank not in heard
+            }
+            here = {rank: how for rank, how in silent.items() if rank not in silent_ranks.elsewhere}
             if over and wait.over_t is None and wait.state in SURE and silent:
                 yield Case(together, silent=here, elsewhere=() if here else sorted(silent))

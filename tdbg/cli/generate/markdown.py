@@ -89,12 +89,12 @@ def render_probes() -> str:
         by = by or "nobody; the program calls it ([Losses](loss.md))"
         parts.append(f"## {probe.name}\n\nWoken by: {by}.\n\n```text\n{about}\n```\n")
         for kind in probe.observations:
-            told = " ".join((kind.__doc__ or "").split())
+            docstring = " ".join((kind.__doc__ or "").split())
             table = _render_table(
                 ("field", "meaning"), [(f"`{name}`", text) for name, text in field_lines([kind]).items()]
             )
             parts.append(
-                f"### {probe.name} {kind.PART or '(each look)'}\n\n{told} Evidence: {kind.EVIDENCE.value}.\n\n{table}"
+                f"### {probe.name} {kind.PART or '(each look)'}\n\n{docstring} Evidence: {kind.EVIDENCE.value}.\n\n{table}"
             )
         if probe.fields and not probe.observations:
             parts.append(

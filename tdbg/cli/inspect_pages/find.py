@@ -309,12 +309,12 @@ def _print_json(found: Sequence[Facts], names: Sequence[str], shares: dict[str, 
             row |= {"dtype": facts.tensor.dtype.name, "shape": facts.tensor.shape, "bytes": facts.tensor.nbytes}
         row["scalars"] = {name[7:]: facts.get_value(name) for name in names if name.startswith("scalar.")}
         rows.append(row)
-    told: dict[str, object] = {
+    document: dict[str, object] = {
         name: sum(one[at] for one in shares.values()) for at, name in ((1, "looked_at"), (0, "fit"))
     }
     if any(shares):
-        told["groups"] = {group: {"fit": fit, "looked_at": of} for group, (fit, of) in shares.items()}
-    print_json("pages-find", to_json_value({**told, "found": rows}))
+        document["groups"] = {group: {"fit": fit, "looked_at": of} for group, (fit, of) in shares.items()}
+    print_json("pages-find", to_json_value({**document, "found": rows}))
 
 
 COMMAND = Command(find_tensors, FindArgs, HELP, OPTIONS, ARGUMENT)

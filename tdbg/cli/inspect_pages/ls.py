@@ -63,8 +63,8 @@ def list_pages(args: LsArgs) -> int:
             print_messages(
                 f"and {format_count(len(found.refused) - TOLD, 'more output')} that could not be stored; --json lists them"
             )
-        if told := shared.describe():
-            print_messages(safe(told))
+        if message := shared.describe():
+            print_messages(safe(message))
     if not found.datapoints:
         print_messages(
             f"no datapoint fits; {describe_selectable(pages)}"

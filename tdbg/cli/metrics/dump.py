@@ -157,11 +157,11 @@ def _iter_state_rows(
     for (key, source, rank), one in sorted(found.series.items()):
         if wanted(key, one.phase):
             best = one.best or nothing
-            told = (best.value, best.step, best.epoch) if one.best else (None, None, None)
+            best_values = (best.value, best.step, best.epoch) if one.best else (None, None, None)
             bounds = (one.least.value if one.least else None, one.most.value if one.most else None)
             now = one.last
             head = (key, rank, source, one.phase, one.unit or None, now.value, now.step, now.epoch)
-            yield (*head, *told, *bounds, one.count, one.non_finite)
+            yield (*head, *best_values, *bounds, one.count, one.non_finite)
 
 
 def _iter_value_rows(

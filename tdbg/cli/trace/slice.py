@@ -83,11 +83,11 @@ def write_steps(every: "Sequence[tuple[TraceFile, Summary]]", steps: str, path: 
         if wanted is not None and not found and one.rank not in ranks:
             print_messages(safe(f"{format_label(one, read)} does not hold these steps and is left out"))
     count = write_slice(parts, path)
-    told = format_count(sum(len(keeping.steps) for _, keeping in parts), "step")
+    step_count = format_count(sum(len(keeping.steps) for _, keeping in parts), "step")
     traces = f" of {format_count(len(parts), 'trace')}" if len(parts) > 1 else ""
     print_messages(
         safe(
-            f"{path}: {told}{traces}, {format_count(count, 'event')}, {format_size(path.stat().st_size)}; open it in ui.perfetto.dev"
+            f"{path}: {step_count}{traces}, {format_count(count, 'event')}, {format_size(path.stat().st_size)}; open it in ui.perfetto.dev"
         )
     )
 

@@ -51,10 +51,10 @@ class LoaderMade(LoaderSettings):
 
     def text(self) -> str:
         """Every setting that is known, by name."""
-        told = (
+        parts = (
             f"{name} {value}" for name, value in self.as_values().items() if name not in ("dataset", "start_method")
         )
-        return f"{self.dataset}: {', '.join(told)}"
+        return f"{self.dataset}: {', '.join(parts)}"
 
 
 class Batch(_OfLoader):

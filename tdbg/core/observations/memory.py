@@ -89,10 +89,10 @@ class ModuleMemory(_HeldMemory):
     def text(self) -> str:
         """The peak, its shares, and the modules that hold most."""
         shares = {**self.collect_held_mb(), "rest": self.rest_mb or 0.0}
-        told = ", ".join(f"{name} {mb:,.1f}" for name, mb in shares.items())
+        shares_text = ", ".join(f"{name} {mb:,.1f}" for name, mb in shares.items())
         most = zip(self.modules[:3], self.modules_mb[:3], strict=False)
         inside = ", ".join(f"{name} ({mb:,.1f})" for name, mb in most)
-        return f"{self.kind} peak {self.peak_mb:,.1f} MB: {told}" + (f"; most in {inside}" if inside else "")
+        return f"{self.kind} peak {self.peak_mb:,.1f} MB: {shares_text}" + (f"; most in {inside}" if inside else "")
 
 
 class MemoryGrowth(Observed):

@@ -218,5 +218,5 @@ class UpdateSizes(Observed):
 
 
 def _format_group(group: Group) -> str:
-    told = [f"{name} {group[name]:.4g}" for name in ("lr", "weight_decay") if isinstance(group.get(name), int | float)]
-    return f"{group.get('parameters', 0)} with {', '.join(told) or 'no learning rate'}"
+    texts = [f"{name} {group[name]:.4g}" for name in ("lr", "weight_decay") if isinstance(group.get(name), int | float)]
+    return f"{group.get('parameters', 0)} with {', '.join(texts) or 'no learning rate'}"

@@ -178,13 +178,13 @@ class ScheduleOver(_Warning):
     def text(self) -> str:
         """After how many updates, and how that is known."""
         rate = format_first_rate(self.rates) + (f", down from {self.highest:.4g}" if self.highest is not None else "")
-        told = {
+        reason = {
             "crowded": f"{format_count(self.per_update, 'scheduler step')} per update",
             "epoch": f"an epoch has {format_count(self.batches or 0, 'batch')}, and the scheduler steps after each",
             "collapsed": f"the rate is {rate}, in the first epoch",
         }.get(self.kind, self.kind)
         length = f" of {format_count(self.planned, 'step')}" if self.planned is not None else ""
-        return f"{self.scheduler}{length} ended after {format_count(self.updates, 'update')}: {told}"
+        return f"{self.scheduler}{length} ended after {format_count(self.updates, 'update')}: {reason}"
 
 
 class SchedulerIdle(_Warning):

@@ -85,17 +85,17 @@ class EpochUpdates(_OfLoop):
 
     def text(self) -> str:
         """Updates, accumulation, what was left over, and evaluation."""
-        told = [
+        parts = [
             f"epoch {self.number}: {format_count(self.updates, 'update')}, {window_text(self.windows)}",
             f"{self.epoch_s:.3g} s",
         ]
         if self.dropped:
-            told.append(f"the last {format_count(self.dropped, 'backward call')} were used by no update")
+            parts.append(f"the last {format_count(self.dropped, 'backward call')} were used by no update")
         if self.carried:
-            told.append(f"the next epoch's first update used the last {self.carried}")
+            parts.append(f"the next epoch's first update used the last {self.carried}")
         if self.evaluations:
-            told.append(f"{format_count(self.evaluations, 'call')} without gradients")
-        return "; ".join(told)
+            parts.append(f"{format_count(self.evaluations, 'call')} without gradients")
+        return "; ".join(parts)
 
 
 class LoopFault(_OfLoop):

@@ -84,12 +84,12 @@ class Dumps:
         self._foreign = True
         found = tracker.phases[phase]
         if missing := [key for key in found.empty if key not in found.strange]:
-            self._tell_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
+            self._report_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
         if phase != TRAIN and self.asked:
             self._dump_state(tracker, phase, feed.monitor.user_facing_step)
         feed.monitor.budget.charge("metrics", time.perf_counter() - begun, asked=bool(self.asked))
 
-    def _tell_empty(self, phase: str, found: Any, missing: list[str]) -> None:
+    def _report_empty(self, phase: str, found: Any, missing: list[str]) -> None:
         """Metrics without a sample: TD-K003 reads it."""
         names = ", ".join(missing[:MOST_NAMED])
         step = self.feed.monitor.user_facing_step
@@ -106,12 +106,12 @@ class Dumps:
         tracker.dump_metrics_state(level="extreme", path=path)
         me.charge_disk(path.stat().st_size)
         kept = f"{FOLDER}/{path.name}"
-        told = {
+        reports = {
             "VALIDATION_METRICS": ("SUMMARY", _format_values(tracker, phase)),
             "DUMP_METRICS": ("STATE", f"{phase}: {kept}"),
         }
         for flag in self.asked:
-            part, text = told[flag]
+            part, text = reports[flag]
             values = {"phase": phase, "file": kept}
             event = Observation(
                 t=time.time(),

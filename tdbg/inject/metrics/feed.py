@@ -58,7 +58,7 @@ class Feed:
         self._file = None
         self._passes = steps.Passes()
         self._pending: Row | None = None  # scalars that were logged one by one
-        self._told: set[str] = set()  # keys whose unit stands in the file
+        self._described_keys: set[str] = set()  # keys whose unit stands in the file
         self._heard = self._late = 0
         self._left_out: dict[str, int] = {}  # why -> rows that no row of the file has told of yet
         self._last_step = 0
@@ -243,9 +243,11 @@ class Feed:
     def _write_row(self, row: Row) -> None:
         file = self._file or self._open_file()
         row.rank = self.me.rank or 0
-        if row.source == "tdbg" and not row.values.keys() <= self._told:
-            row.units = {key: steps.UNITS[key] for key in row.values if key in steps.UNITS and key not in self._told}
-            self._told.update(row.values)
+        if row.source == "tdbg" and not row.values.keys() <= self._described_keys:
+            row.units = {
+                key: steps.UNITS[key] for key in row.values if key in steps.UNITS and key not in self._described_keys
+            }
+            self._described_keys.update(row.values)
         self._last_step = row.step
         if self.own_run is not None and row.source in OWN_SOURCES:
             self.own_run.add_row(row)
@@ -255,10 +257,10 @@ class Feed:
         else:
             self.leave_out("disk")
             if file.dropped == 1:  # at once: a killed process tells nothing later
-                self._tell_left_out()
+                self._report_left_out()
         self.me.charge_disk(max(file.written_bytes - before, 0))
 
-    def _tell_left_out(self) -> None:
+    def _report_left_out(self) -> None:
         """Write a row that says nothing but what was left out, though the budget be used up."""
         row = Row(time.time(), self._last_step, rank=self.me.rank or 0, source="tdbg", left_out=self._left_out)
         if self._file is not None and self._file.write_row(row, beyond_budget=True):
@@ -295,7 +297,7 @@ class Feed:
         self.flush_pending()
         with self._lock:
             if self._left_out:
-                self._tell_left_out()
+                self._report_left_out()
 
     def close(self) -> None:
         """The watch is over, and the process is not: nothing of the feed is left."""

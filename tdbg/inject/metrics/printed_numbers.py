@@ -48,7 +48,7 @@ class PrintedNumbers:
         self._dropped: dict[bytes, int] = {}  # of these
         self._unlike: deque[tuple[str, int, str]] = deque(maxlen=KEPT)  # of further shapes: the last ones
         self._unlike_count = 0  # how many of these came
-        self._told_apart = self._burst = 0  # how many texts came beyond, and beyond those
+        self._beyond_count = self._burst = 0  # how many texts came beyond, and beyond those
         self._latest: tuple[str, int, str] | None = None  # of the burst
         self._due = 0.0
         self._last: tuple[int, dict[str, float]] = (-1, {})
@@ -60,7 +60,7 @@ class PrintedNumbers:
             self._drop_drawn_bar(waiting)
         if len(waiting) < MAX_WAITING:
             waiting.append((text[:MAX_CHARS], step, phase))
-        elif self._told_apart < MAX_BEYOND:
+        elif self._beyond_count < MAX_BEYOND:
             self._add_beyond(text[:MAX_CHARS], step, phase)
         else:
             self._burst += 1
@@ -81,7 +81,7 @@ class PrintedNumbers:
 
     def _add_beyond(self, text: str, step: int, phase: str) -> None:
         """Keep a few more lines of each shape, of one that is printed in each step and one that is printed seldom alike."""
-        self._told_apart += 1
+        self._beyond_count += 1
         shape = _shape_of(text)
         known = self._beyond.get(shape)
         if known is not None and len(known) >= KEPT:
@@ -104,7 +104,7 @@ class PrintedNumbers:
         if self._latest is not None:
             found.append(self._latest)
         self._dropped, self._latest = {}, None
-        self._told_apart = self._burst = self._unlike_count = 0
+        self._beyond_count = self._burst = self._unlike_count = 0
         return found
 
     def reset_after_fork(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-VERSION = 2  # of Facts: a new one leaves what older versions kept on disk alone
+VERSION = 3  # of Facts: a new one leaves what older versions kept on disk alone
 
 
 @dataclass(slots=True)
@@ -14,7 +14,7 @@ class Function:
     last: int
     params: list[str]
     is_method: bool = False
-    told: bool = True
+    is_traceable: bool = True
     returns: list[str] = field(default_factory=list)  # flags that are on where what it gives back is true
     denies: list[str] = field(default_factory=list)  # and where it is false
 

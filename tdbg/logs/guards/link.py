@@ -55,7 +55,7 @@ def link_facts(
             functions.setdefault(name, []).extend(found)
         for name, made in facts.references.items():
             references.setdefault(name, []).extend(made)
-    single = {name: found[0] for name, found in functions.items() if len(found) == 1 and found[0].told}
+    single = {name: found[0] for name, found in functions.items() if len(found) == 1 and found[0].is_traceable}
     symbols = _resolve_symbols(single, references, pause)
     passing = {
         name: Passing(place - single[name].is_method, bool(adds), bool(spread), bool(printed))

@@ -310,9 +310,11 @@ class _Reader:
     def _walk_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, flags: Flags, scope: Scope) -> None:
         for expression in (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)):
             self.walk_expression(expression, flags, scope)
-        told = all(HARMLESS_DECORATORS.search(ast.unparse(item)) for item in node.decorator_list)
-        told = told and not node.name.startswith("__") and node.name not in CALLED_BY_OTHERS
-        found = Function(node.lineno, node.end_lineno or node.lineno, _list_parameters(node.args), told=told)
+        is_traceable = all(HARMLESS_DECORATORS.search(ast.unparse(item)) for item in node.decorator_list)
+        is_traceable = is_traceable and not node.name.startswith("__") and node.name not in CALLED_BY_OTHERS
+        found = Function(
+            node.lineno, node.end_lineno or node.lineno, _list_parameters(node.args), is_traceable=is_traceable
+        )
         self.facts.functions.setdefault(node.name, []).append(found)
         outer = self._env, self._loops, self._raised
         inner = self._names.scopes[node]

@@ -37,17 +37,19 @@ class CountZero(Rule):
 
     def has_signal(self, seen: RunSummary) -> bool:
         """True for rows of what says which metrics had no sample."""
-        return bool(seen.said) or any(source == "tracker" for source, _ in seen.orders)
+        return bool(seen.empty_sets) or any(source == "tracker" for source, _ in seen.orders)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
-        told = list({(rank, step, key): (rank, step, key, text) for rank, step, key, text in seen.said}.values())
-        if not told:
+        unique = list(
+            {(rank, step, key): (rank, step, key, text) for rank, step, key, text in seen.empty_sets}.values()
+        )
+        if not unique:
             return
-        rank, step, key, text = told[0]
+        rank, step, key, text = unique[0]
         phase = key.removesuffix(EMPTY)
         yield self.make_finding(
             f"{phase} was finalised with count 0 at step {step}: {text}",
-            [f"step {at}, rank {who}, {one.removesuffix(EMPTY)}: {names}" for who, at, one, names in told],
+            [f"step {at}, rank {who}, {one.removesuffix(EMPTY)}: {names}" for who, at, one, names in unique],
             rank=rank,
             first_step=step,
             phase=phase,

@@ -61,9 +61,9 @@ def load_state(tracker: "TrackerState", state: Mapping[str, Any]) -> None:
 
 
 def phases_of(
-    state: Mapping[str, object], make: Callable[[str], Metric], told: Container[str] = ()
+    state: Mapping[str, object], make: Callable[[str], Metric], declared: Container[str] = ()
 ) -> dict[str, Phase]:
-    """The phases of a saved state. told: metrics whose direction was declared, and is not the state's to say."""
+    """The phases of a saved state. declared: metrics whose direction was declared, and is not the state's to say."""
     found = {}
     for name, data in state_fields.require_table(state, "phases", "state").items():
         where = f"phases.{name}"
@@ -87,7 +87,7 @@ def phases_of(
                 value, f"{where}.snapshot.{key}"
             )
         for at, entry in enumerate(state_fields.require_list(data, "metrics", where)):
-            _put_metric(phase, entry, f"{where}.metrics[{at}]", make, told)
+            _put_metric(phase, entry, f"{where}.metrics[{at}]", make, declared)
     return found
 
 
@@ -106,7 +106,7 @@ def stores_of(state: Mapping[str, Any], history: int) -> dict[str, LastValues]:
     return found
 
 
-def _put_metric(phase: Phase, entry: Any, where: str, make: Callable[[str], Metric], told: Container[str]) -> None:
+def _put_metric(phase: Phase, entry: Any, where: str, make: Callable[[str], Metric], declared: Container[str]) -> None:
     slot = Slot(
         state_fields.require_text(entry, "metric", where),
         state_fields.require_text(entry, "task", where),
@@ -115,15 +115,15 @@ def _put_metric(phase: Phase, entry: Any, where: str, make: Callable[[str], Metr
     _build_or_raise(where, functools.partial(phase.build_key, slot))
     if slot in phase.metrics:
         raise StateError(where, f"appears twice: {phase.build_key(slot)}")
-    phase.metrics[slot] = _parse_metric(entry, where, make(slot.metric), slot.metric in told)
+    phase.metrics[slot] = _parse_metric(entry, where, make(slot.metric), slot.metric in declared)
 
 
-def _parse_metric(entry: Mapping[str, object], where: str, metric: Metric, told: bool) -> Metric:
+def _parse_metric(entry: Mapping[str, object], where: str, metric: Metric, declared: bool) -> Metric:
     """One metric: its value is that of the last finished pass, which the state must agree with."""
     direction = state_fields.require_field(entry, "higher_is_better", where)
     if direction is not None and not isinstance(direction, bool):
         raise StateError(f"{where}.higher_is_better", f"is {direction!r}, not true, false or null")
-    if not told:
+    if not declared:
         metric.higher_is_better = direction
     if metric.unit and state_fields.require_text(entry, "unit", where) not in ("", metric.unit):
         raise StateError(f"{where}.unit", f"is {entry['unit']!r}, and {metric.unit!r} here")

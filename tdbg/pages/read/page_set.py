@@ -124,7 +124,7 @@ class PageSet:
             page = PAGE_NAME.fullmatch(name)
             if page and page[3] == "safetensors":
                 self._add_sealed(folder, name, sealed.get((int(page[1]), int(page[2]))), known)
-        self._tell_missing(folder, names, journals)
+        self._report_missing(folder, names, journals)
 
     def _check_manifest(self, folder: Folder) -> None:
         try:
@@ -167,7 +167,7 @@ class PageSet:
             found.after = journal.last_seq() if journal else -1
         self.sources.append(found)
 
-    def _tell_missing(self, folder: Folder, names: list[str], journals: list[JournalSource]) -> None:
+    def _report_missing(self, folder: Folder, names: list[str], journals: list[JournalSource]) -> None:
         """Pages that a journal tells of and that are not there, and pages that no journal tells of."""
         for source in journals:
             for number in sorted(source.pages):

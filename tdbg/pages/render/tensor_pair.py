@@ -49,5 +49,5 @@ def _describe_side(tensor: Tensor) -> dict[str, Any]:
 def _describe_distance(found: Distance) -> dict[str, Any]:
     """How far they are apart. differing: values beyond what rounding does, of ``total``. apart: the largest difference."""
     names = ("error", "tolerance", "differing", "total", "apart", "where", "a", "b", "reason")
-    told: dict[str, Any] = to_json_value({name: getattr(found, name) for name in names})
-    return told
+    values: dict[str, Any] = to_json_value({name: getattr(found, name) for name in names})
+    return values

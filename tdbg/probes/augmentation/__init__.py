@@ -138,10 +138,10 @@ class Tally:
         self.steps = [StepTally() for _ in names]
         self.order: list[int] = []  # of the last sample
         self.samples = 0
-        self.told_at = 0
+        self.reported_at = 0
         self.seconds: deque[float] = deque(maxlen=KEPT)  # of a fetch, for one sample
         self.where = ""  # process, workers or loop
-        self.said: set[str] = set()
+        self.reported: set[str] = set()
 
     def add_fetch(self, runs: list[list[Figures]], fetch_s: float, calls: int) -> None:
         """The measured samples of one fetch, and how many there were in it."""
@@ -378,8 +378,8 @@ class Augmentation(Probe):
     def _emit_due_tallies(self) -> None:
         """Tell of what has doubled since it was told."""
         for tally in self._tallies.values():
-            if tally.samples >= max(2 * tally.told_at, 1):
-                tally.told_at = tally.samples
+            if tally.samples >= max(2 * tally.reported_at, 1):
+                tally.reported_at = tally.samples
                 self._emit_pipeline(tally)
 
     def _emit_pipeline(self, tally: Tally) -> None:
@@ -458,8 +458,8 @@ class Augmentation(Probe):
 
     def _warn_once(self, tally: Tally, seen: Observed) -> None:
         """Say once a pipeline and part that something is wrong; a rule reads it."""
-        if seen.PART not in tally.said:
-            tally.said.add(seen.PART)
+        if seen.PART not in tally.reported:
+            tally.reported.add(seen.PART)
             self.emit(seen)
 
 

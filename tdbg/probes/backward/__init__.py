@@ -107,7 +107,7 @@ class Backward(Probe):
             last=number(last_flow),
             first_module=first.path,
             last_module=last.path,
-            **look.turns_told(),
+            **look.describe_turn(),
             **self._build_module_names(rows, look.turn),
             vanishes=vanishes or None,
             bad=bad[:MAX_NAMES] or None,

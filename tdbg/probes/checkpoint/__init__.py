@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 LIGHTNING = ("lightning.fabric.plugins.io.torch_io", "lightning_fabric.plugins.io.torch_io")
 MAX_NAMES = 8
-ALWAYS_TOLD = 16  # loads into modules; later ones (a swap of averaged weights) only where it can be afforded
+ALWAYS_REPORTED = 16  # loads into modules; later ones (a swap of averaged weights) only where it can be afforded
 KEPT_FILES = 4  # whose keys are remembered
 SETTLED_AFTER = 3  # updates after a load
 FRESH_STEPS = 8  # a scheduler that is further has been set forward
@@ -144,10 +144,10 @@ class Checkpoint(EveryUpdate):
         self._partial: list[Partial] = []
         self._schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._loads = 0
-        self._told: dict[str, tuple[int, int]] = {}  # part -> (step, lines)
+        self._lines_by_part: dict[str, tuple[int, int]] = {}  # part -> (step, lines)
         self._saves: deque[int] = deque(maxlen=REGULAR + 1)  # steps after which something was saved
         self._overdue_at = 0
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def forked(self) -> None:
         self._set_resting(False)
@@ -244,9 +244,9 @@ class Checkpoint(EveryUpdate):
     def _emit_bounded(self, seen: Observed) -> None:
         """`emit`, for things that are rare and belong on record at once; bounded all the same."""
         step = self.monitor.step
-        at, lines = self._told.get(seen.PART, (-1, 0))
+        at, lines = self._lines_by_part.get(seen.PART, (-1, 0))
         lines = lines + 1 if at == step else 1
-        self._told[seen.PART] = step, lines
+        self._lines_by_part[seen.PART] = step, lines
         if lines <= MAX_NAMES:
             self.emit(seen, step=step)
 
@@ -314,7 +314,7 @@ class Checkpoint(EveryUpdate):
             return
         self._loads += 1
         missing, unexpected = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
-        few = self._loads <= ALWAYS_TOLD
+        few = self._loads <= ALWAYS_REPORTED
         if not (few or self.should_sample()):
             return
         module, given = args[0], args[1] if len(args) > 1 else kwargs.get("state_dict")
@@ -461,8 +461,8 @@ class Checkpoint(EveryUpdate):
         every = last - self._saves[-2]
         self._overdue_at = 0
         self._saves.clear()
-        if "missed" not in self._said:
-            self._said.add("missed")
+        if "missed" not in self._reported:
+            self._reported.add("missed")
             self._emit_bounded(SaveMissed(every_steps=every, last_step=last))
 
     def _emit_resume(self, resume: Resume) -> None:

@@ -50,7 +50,7 @@ class Split:
     samples: Samples = field(default_factory=Samples)
     compared: int = 0  # so many samples had been looked at when they were compared with those of training
     order: Order | None = None  # of the labels in the pass that is going on; None where it is not followed
-    has_told_order: bool = False
+    has_reported_order: bool = False
     model: int = 0  # the number of the one that its batches are for; 0 before the first update
 
     def follow_model(self, number: int) -> None:
@@ -257,9 +257,11 @@ class DataSplits(EveryUpdate):
         self._end_evaluation()
 
     def _judge_order(self, split: Split) -> None:
-        found = split.order.judge_order(split.name) if split.order is not None and not split.has_told_order else None
+        found = (
+            split.order.judge_order(split.name) if split.order is not None and not split.has_reported_order else None
+        )
         if found is not None:
-            split.has_told_order = True
+            split.has_reported_order = True
             self.emit(found)
 
     def _end_evaluation(self, going_on: Split | None = None) -> None:

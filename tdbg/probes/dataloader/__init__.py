@@ -236,10 +236,10 @@ class DataLoading(Probe):
         if not self._should_skip_batch() and self._can_afford(CONTENT):
             with self.work(CONTENT):
                 self._measure_batch(feed, current, batch, wait_s)
-        elif feed.width and "LABELS" not in feed.said and self._can_afford(LABELS):
+        elif feed.width and "LABELS" not in feed.reported and self._can_afford(LABELS):
             with self.work(LABELS):
                 self._record_labels(feed, batch_contents.find_labels(batch_contents.parts_of(batch)))
-        if "repeat" not in feed.said and self._can_afford(PRINT):
+        if "repeat" not in feed.reported and self._can_afford(PRINT):
             with self.work(PRINT):
                 self._find_repeat(feed, current, batch, loader_iter)
 
@@ -262,8 +262,8 @@ class DataLoading(Probe):
         for part in parts:
             batch_contents.measure_part(part)
         current.looked += 1
-        if feed.told_step != self.monitor.step or current.looked.bit_count() == 1:
-            feed.told_step = self.monitor.step
+        if feed.reported_step != self.monitor.step or current.looked.bit_count() == 1:
+            feed.reported_step = self.monitor.step
             self._emit_batch(feed, current, parts, wait_s)
         if not tensors.on_host(parts[0].tensor):
             self._request_batch_range(parts)
@@ -323,8 +323,8 @@ class DataLoading(Probe):
 
     def _warn_once(self, feed: Feed, seen: Observed, *, step: int | None = None) -> None:
         """Say once a loader that something is wrong; a rule reads it."""
-        if seen.PART not in feed.said:
-            feed.said.add(seen.PART)
+        if seen.PART not in feed.reported:
+            feed.reported.add(seen.PART)
             self.emit(seen, step=step)
 
     def _report_constant(self, feed: Feed, current: Pass, part: Part) -> None:
@@ -562,8 +562,8 @@ class DataLoading(Probe):
         self._feeds.began_at = self._feeds.began_at or now - wait_s
         feed.setup = feed.setup or read_loader_settings(loader_iter)
         current = feed.begin_pass(now, self.monitor.step, sampler_epoch(loader_iter), wait_s)
-        if self._lines < MAX_LINES and "loader" not in feed.said:
-            feed.said.add("loader")
+        if self._lines < MAX_LINES and "loader" not in feed.reported:
+            feed.reported.add("loader")
             self._lines += 1
             self._emit_loader(feed, loader_iter, now)
         self._judge_starts(feed, loader_iter, now)

@@ -123,7 +123,7 @@ class Feed:
         self.times: deque[float] = deque(maxlen=TIMES)
         self.trained_epoch: tuple[int, int] | None = None  # the last trained pass, and its sampler's epoch
         self.kinds: tuple[str, ...] = ()
-        self.told_step = -1
+        self.reported_step = -1
         self.begun_at = 0.0
         self.starts_s = 0.0  # spent in waiting for the first batches of passes
         self.waited_s = 0.0  # and for all batches
@@ -134,7 +134,7 @@ class Feed:
         self.label_low: int | None = None
         self.label_high: int | None = None
         self.classes: set[int] = set()
-        self.said: set[str] = set()
+        self.reported: set[str] = set()
         self.rows = RowCounts()
 
     def begin_pass(self, now: float, step: int, sampler_epoch: int | None, wait_s: float) -> Pass:

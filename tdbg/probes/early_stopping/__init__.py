@@ -33,7 +33,7 @@ KNOWN = ("lightning.", "pytorch_lightning.", "transformers.", "ignite.", "tdbg."
 SEARCH_AT = (1, 100)  # updates before which the program's own stoppers are looked for
 MAX_STOPPERS = 16
 MAX_CLASSES = 8
-ALWAYS_TOLD = 50  # checks of a stopper; later ones only where something happens or it can be afforded
+ALWAYS_REPORTED = 50  # checks of a stopper; later ones only where something happens or it can be afforded
 
 Reading = tuple[str, float | None, State]  # name and value of the metric, and what the stopper keeps now
 
@@ -151,7 +151,7 @@ class EarlyStopping(EveryUpdate):
         course = self._find_course(stopper, name)
         step = self.monitor.step
         fault = course.add_check(value, before, after, step)
-        if course.checks > ALWAYS_TOLD and not fault and not after.stop and not self.should_sample():
+        if course.checks > ALWAYS_REPORTED and not fault and not after.stop and not self.should_sample():
             return
         check = StoppingCheck(
             stopper=type(stopper).__name__,

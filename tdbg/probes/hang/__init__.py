@@ -52,7 +52,7 @@ class Hang(Probe):
 
     _home: int | None = None  # the thread that made the process group
     _watch: "HangWatch | None" = None
-    _told: "tuple[Standstill, Distributed | None] | None" = None  # and the probe whose observation it is
+    _last_reported: "tuple[Standstill, Distributed | None] | None" = None  # and the probe whose observation it is
 
     def attach(self) -> None:
         self.patch_at("group-made", before=self._init_begins, after=self._init_ended, raised=self._init_failed)
@@ -69,7 +69,7 @@ class Hang(Probe):
         self._stop_watching()
 
     def forked(self) -> None:
-        self._watch = self._told = self._home = None
+        self._watch = self._last_reported = self._home = None
 
     def _init_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._home = get_ident()
@@ -157,7 +157,7 @@ class Hang(Probe):
         if tracker is not None:
             tracker.guard.call_guarded(tracker.emit_order, tail=True)  # from which the rules see who is out of step
         step = self.monitor.step + 1
-        self._told = found, tracker
+        self._last_reported = found, tracker
         look, call, files = found.look, found.look.call, self._write_files(step, found)
         hung = (HungRank if tracker is None else QuietRank)(
             state=look.state,
@@ -201,9 +201,9 @@ class Hang(Probe):
             self.emit(RankAlive(where=where), step=self.monitor.step + 1)
 
     def _emit_resumed(self, seconds: float) -> None:
-        told, self._told = self._told, None
-        if told is not None:
-            found, tracker = told
+        last, self._last_reported = self._last_reported, None
+        if last is not None:
+            found, tracker = last
             op, quiet_s = found.look.call.op if found.look.call else "", round(seconds, 3)
             resumed = (HungRankResumed if tracker is None else RankResumed)(op=op, quiet_s=quiet_s)
             (tracker or self).emit(resumed, flag="DISTRIBUTED", step=self.monitor.step + 1)

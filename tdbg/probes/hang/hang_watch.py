@@ -135,7 +135,7 @@ class HangWatch:
         self._since = self._last_look = time.monotonic()
         # Of this standstill: the first look at which the thread was where it is now, and the last one.
         self._looks: list[tuple[float, Look]] = []
-        self._told_s = 0.0  # after so long it was told last
+        self._reported_s = 0.0  # after so long it was told last
         self._report_alive = report_alive
         self._trained: tuple[int, ...] = ()  # steps and updates when it was last seen to train
         self._alive_t = time.monotonic()  # then, or when it gave a sign of life after that
@@ -156,9 +156,9 @@ class HangWatch:
         self._lines.stop_sampling()
         if threading.current_thread() is self._thread:  # switched off during a look
             return
-        if self._told_s and self._turn.acquire(timeout=LAST_LOOK_S):
+        if self._reported_s and self._turn.acquire(timeout=LAST_LOOK_S):
             try:
-                if self._told_s and ((has_returned and self._is_waiting()) or self._has_stepped()):
+                if self._reported_s and ((has_returned and self._is_waiting()) or self._has_stepped()):
                     self._guard.call_guarded(self._end_standstill, time.monotonic())
             finally:
                 self._turn.release()
@@ -223,13 +223,13 @@ class HangWatch:
         if self._looks:
             activity = self._looks[-1][1].activity
             self._longest_s[activity] = max(self._longest_s.get(activity, 0.0), quiet_s)
-        if self._told_s:
+        if self._reported_s:
             self._resumed(quiet_s)
-        self._looks, self._told_s = [], 0.0
+        self._looks, self._reported_s = [], 0.0
 
     def _look_closer(self, now: float, status: CollectiveStatus) -> None:
         look = self._read_look(status)
-        if self._told_s and self._is_waiting() and look.state == "elsewhere":  # the call has returned
+        if self._reported_s and self._is_waiting() and look.state == "elsewhere":  # the call has returned
             self._end_standstill(now)
             self._since = now
         if self._looks:
@@ -247,9 +247,9 @@ class HangWatch:
         confirmed = look.activity == "compute" or seen_s >= min(CONFIRM_S, self._base_s / 3)
         if limit_s < self._get_learned_limit(look):  # the flag asks for it, whether it stands still or is busy
             confirmed = True
-        if confirmed and quiet_s >= max(limit_s, 2 * self._told_s) and not self._end.is_set():
-            self._episodes += not self._told_s
-            self._told_s = quiet_s
+        if confirmed and quiet_s >= max(limit_s, 2 * self._reported_s) and not self._end.is_set():
+            self._episodes += not self._reported_s
+            self._reported_s = quiet_s
             self._report(Standstill(look, quiet_s, self._get_learned_limit(look)))
 
     def _is_busy(self, now: float, look: Look) -> bool:

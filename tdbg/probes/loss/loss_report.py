@@ -19,7 +19,7 @@ from tdbg.probes import PROBES, Probe
 from tdbg.runtime import run_context
 from tdbg.runtime.compiler import is_capturing
 
-MAX_TOLD = 1000  # kinds of findings that are handed on; each once
+MAX_REPORTED = 1000  # kinds of findings that are handed on; each once
 EVIDENCE = 12
 
 
@@ -134,14 +134,14 @@ R = TypeVar("R", bound=Report)
 
 STATES: dict[tuple[str, ...], Any] = {}  # what diagnostics keep from call to call: (diagnostic, name, ...) -> state
 MAX_STATES = 1000
-_told: set[tuple[str, ...]] = set()
+_reported: set[tuple[str, ...]] = set()
 called_flags: set[str] = set()  # those of diagnostics that the program calls, each while its flag is on
 
 
 def forget() -> None:
     """Forget what earlier calls left: counts, first weights, memory of earlier updates, findings told already."""
     STATES.clear()
-    _told.clear()
+    _reported.clear()
     called_flags.clear()
 
 
@@ -201,24 +201,24 @@ def diagnostic(flag: str, *, once: bool = False) -> Callable[[Callable[P, R]], C
 def make_report(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) -> R | None:
     """Make a report, and tell it where the flag is on and the step is one to look at."""
     who = run_context.current
-    told = run_context.current.flags.get(flag, False) is not False
-    if told:
+    is_due = run_context.current.flags.get(flag, False) is not False
+    if is_due:
         who.record_flag_use(flag)
         called_flags.add(flag)
-        told = who.is_step_selected(any_step=once)
-    if not (told or always) or is_capturing():
+        is_due = who.is_step_selected(any_step=once)
+    if not (is_due or always) or is_capturing():
         return None
     begun = time.perf_counter()
     try:
         with torch.no_grad():
             report = make()
-        if told:
+        if is_due:
             write_report(report, who)
         return report
     except Exception as error:
         if always:
             raise
-        if told:
+        if is_due:
             _log_failure(flag, error, who)  # guard: a debug call must not end the training it speaks of
         return None
     finally:
@@ -249,9 +249,9 @@ def write_report(report: Report, who: run_context.NullContext) -> None:
 
 
 def _is_new(*key: str) -> bool:
-    if key in _told or len(_told) >= MAX_TOLD:
+    if key in _reported or len(_reported) >= MAX_REPORTED:
         return False
-    _told.add(key)
+    _reported.add(key)
     return True
 
 

@@ -110,7 +110,7 @@ class Memory(Probe):
         self._next_mb: dict[str, float] = {}  # judged already, up to here
         self._first_pass_mb = 0.0  # of the host when the first pass over the data ended: caches fill in it
         self._censuses = self._ooms = 0
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._errors: list[int] = []
         self._sampled_step = 0
         self._sampled_at = 0.0
@@ -241,12 +241,12 @@ class Memory(Probe):
             return
         self._room_at, self._room = now, host_memory.find_memory_limit()
         found = self._room
-        if found is None or found.used_pct < self.threshold("full_pct") or "full" in self._said:
+        if found is None or found.used_pct < self.threshold("full_pct") or "full" in self._reported:
             return
         own_mb = host_memory.resident_mb() or 0.0
         if own_mb < 0.1 * found.limit_mb:
             return  # others fill it
-        self._said.add("full")
+        self._reported.add("full")
         full = MachineMemory(
             host_mb=own_mb,
             used_pct=round(found.used_pct, 1),
@@ -273,7 +273,7 @@ class Memory(Probe):
         with self.work(PARTS):
             self._parts_due = step + PARTS_EVERY_STEPS
             self._held = self._count_held()
-            self._tell_held(step)
+            self._report_held(step)
 
     def _count_held(self) -> Held:
         held = Held()
@@ -308,7 +308,7 @@ class Memory(Probe):
             held.buffers += count_bytes(buffer)
         return held.total_bytes - before
 
-    def _tell_held(self, step: int) -> None:
+    def _report_held(self, step: int) -> None:
         holding = self._collect_holdings()
         peak, where = host_memory.peak_mb(), "host"
         if torch.cuda.is_initialized():
@@ -341,7 +341,7 @@ class Memory(Probe):
 
     def _judge_growth(self, kind: str, step: int) -> None:
         """Two counts of the live tensors, at half of a creep and at a whole one, tell what piles up."""
-        if kind in self._said or self._censuses >= MAX_CENSUSES:
+        if kind in self._reported or self._censuses >= MAX_CENSUSES:
             return
         if self._series[kind].rise_mb < 0.5 * min(MIN_CREEP_MB, self.threshold("creep_mb")):
             return
@@ -359,7 +359,7 @@ class Memory(Probe):
         if step > since:
             bound_mb = self.threshold("creep_mb")
             self._next_mb[kind] = 2.0 * growth.mb if growth.mb >= bound_mb else min(2.0 * growth.mb, bound_mb)
-            self._tell_creep(kind, step, growth, before, step - since)
+            self._report_creep(kind, step, growth, before, step - since)
 
     def _counts_without_graphs(self, kind: str, growth: Growth) -> bool:
         """True for so much growth that it is told whatever it is made of: on the host half of that after the first pass."""
@@ -384,14 +384,14 @@ class Memory(Probe):
         self.monitor.budget.report_s += seconds
         self.monitor.budget.exclude(seconds)
 
-    def _tell_creep(self, kind: str, step: int, growth: Growth, before: Census, steps: int) -> None:
+    def _report_creep(self, kind: str, step: int, growth: Growth, before: Census, steps: int) -> None:
         now = self._count_live_tensors()
         more = now.more_than(before)
         graphs = sum(count for what, count in more.items() if what.keeps)
         piled_up = graphs >= max(MIN_GRAPHS, steps // 4)
         sure = piled_up or self._counts_without_graphs(kind, growth)
         if sure:
-            self._said.add(kind)
+            self._reported.add(kind)
         growing = sorted(more, key=lambda what: (piled_up and not what.keeps, -more[what]))
         creep = MemoryGrowth(
             kind=kind,

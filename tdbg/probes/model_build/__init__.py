@@ -163,7 +163,7 @@ class ModelBuild(Probe):
     def _reset_state(self) -> None:
         self._trouble: BaseException | None = None
         self._building = Guard(self.name, self._record_guard_failure)
-        self._told: IdentityKeys[nn.Module, str] = IdentityKeys()
+        self._root_suffixes: IdentityKeys[nn.Module, str] = IdentityKeys()
         self._examined: IdentityKeys[nn.Module, None] = IdentityKeys()
         self._roots = 0
         self._updates = 0
@@ -234,20 +234,20 @@ class ModelBuild(Probe):
 
     def _report_first_call(self, root: nn.Module, *, train: bool) -> None:
         """The first call of a root: tell of it; and of its values, at the first call that is to train it."""
-        new = root not in self._told
+        new = root not in self._root_suffixes
         fresh = train and self.monitor.updates == 0 and root not in self._examined
         if not (new or fresh) or (new and self._roots >= MAX_ROOTS) or not self.should_sample():
             return
         with self.work():
             if new:
                 self._roots += 1
-                self._told[root] = f"_{self._roots}" if self._roots > 1 else ""
-                self._tell_tree(unwrap_module(root), self._told[root])
+                self._root_suffixes[root] = f"_{self._roots}" if self._roots > 1 else ""
+                self._report_tree(unwrap_module(root), self._root_suffixes[root])
             if fresh:
                 self._examined[root] = None
-                self._look_at_weights(unwrap_module(root), self._told[root])
+                self._look_at_weights(unwrap_module(root), self._root_suffixes[root])
 
-    def _tell_tree(self, root: nn.Module, suffix: str) -> None:
+    def _report_tree(self, root: nn.Module, suffix: str) -> None:
         found = module_tree.measure_size(root)
         known = {id(module): self._built[module] for module in root.modules() if module in self._built}
         lines = {module: _format_place(built.place) for module, built in known.items() if module != id(root)}
@@ -314,7 +314,7 @@ class ModelBuild(Probe):
         else:
             self.monitor.read_late(values, read)
 
-    def tell_initial(
+    def report_initial(
         self, weights: list[Weight], refs: list["weakref.ref[Tensor]"], values: list[float], suffix: str, step: int
     ) -> None:
         """Tell of the initial values, as they were read."""
@@ -336,10 +336,12 @@ class ModelBuild(Probe):
         )
         self.emit(seen, step=step)
 
-    def tell_ties(self, pairs: list[Pair], equal: list[bool], suffix: str, step: int, *, is_meant: bool) -> None:
+    def report_ties(self, pairs: list[Pair], equal: list[bool], suffix: str, step: int, *, is_meant: bool) -> None:
         """Tell of an embedding and an output layer with equal weights of their own, or that were to share one."""
-        told = [(pair, is_equal) for pair, is_equal in zip(pairs, equal, strict=True) if is_equal or pair.declared]
-        for place, (pair, is_equal) in enumerate(told):
+        pairs_to_report = [
+            (pair, is_equal) for pair, is_equal in zip(pairs, equal, strict=True) if is_equal or pair.declared
+        ]
+        for place, (pair, is_equal) in enumerate(pairs_to_report):
             embedding, head = pair.names
             tie = BrokenTie(embedding=embedding, head=head, meant=is_meant or pair.declared, equal=is_equal)
             tie.suffix = f"{suffix or '_1'}_{place}" if place else suffix
@@ -450,11 +452,11 @@ class ModelBuild(Probe):
         values = tensors.compute_norms([t for _, p in found for t in (p, p.grad) if t is not None])
         names, step = [name for name, _ in found], self.monitor.step + 1
         if tensors.on_host(values):
-            self._tell_stuck(names, values.tolist(), step)
+            self._report_stuck(names, values.tolist(), step)
         else:
-            self.monitor.read_late(values, lambda values, record: self._tell_stuck(names, values, step))
+            self.monitor.read_late(values, lambda values, record: self._report_stuck(names, values, step))
 
-    def _tell_stuck(self, names: list[str], values: list[float], step: int) -> None:
+    def _report_stuck(self, names: list[str], values: list[float], step: int) -> None:
         stuck = [name for i, name in enumerate(names) if values[2 * i] == 0.0 and values[2 * i + 1] == 0.0]
         if stuck:
             self.emit(StuckAtZero(stuck=stuck[:MAX_NAMES], updates=self._updates), step=step)
@@ -503,10 +505,10 @@ class _Read:
         self.pairs, self.is_meant = pairs, is_meant
 
     def __call__(self, values: list[float], record: Step | None) -> None:
-        self.probe.tell_initial(self.weights, self.refs, values, self.suffix, self.step)
+        self.probe.report_initial(self.weights, self.refs, values, self.suffix, self.step)
         if self.pairs:
             equal = [value > 0.0 for value in values[-len(self.pairs) :]]
-            self.probe.tell_ties(self.pairs, equal, self.suffix, self.step, is_meant=self.is_meant)
+            self.probe.report_ties(self.pairs, equal, self.suffix, self.step, is_meant=self.is_meant)
 
 
 def _build_weight(full: str, name: str, module: nn.Module, parameter: Tensor) -> Weight:

@@ -74,7 +74,7 @@ class OptimizerReport(Probe):
         self._reset_state()
 
     def _reset_state(self) -> None:
-        self._told: weakref.WeakKeyDictionary[Optimizer, dict[str, object]] = weakref.WeakKeyDictionary()
+        self._reported_values: weakref.WeakKeyDictionary[Optimizer, dict[str, object]] = weakref.WeakKeyDictionary()
         self._holders = Holders(self.monitor)
         self._separate = SeparateModels(separate_history_of(self.monitor))
         self._coverage = CoverageWatch(self, self._holders, self._separate)
@@ -107,8 +107,8 @@ class OptimizerReport(Probe):
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         self._holders.note_update(optimizer)
-        if optimizer not in self._told and len(self._told) < MAX_OPTIMIZERS:
-            self._tell_groups(optimizer)
+        if optimizer not in self._reported_values and len(self._reported_values) < MAX_OPTIMIZERS:
+            self._report_groups(optimizer)
         if not self.monitor.is_main(optimizer):
             return
         self._sizes.moved = None  # of an update that raised
@@ -148,8 +148,8 @@ class OptimizerReport(Probe):
 
     # groups
 
-    def _tell_groups(self, optimizer: "Optimizer", changed: Iterable[str] = ()) -> None:
-        self._told[optimizer] = _collect_hyperparameters(optimizer)
+    def _report_groups(self, optimizer: "Optimizer", changed: Iterable[str] = ()) -> None:
+        self._reported_values[optimizer] = _collect_hyperparameters(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         groups = [
             _describe_group(group) | self._summarize_trainable(group) for group in optimizer.param_groups[:MAX_GROUPS]
@@ -174,10 +174,10 @@ class OptimizerReport(Probe):
         return {"trainable": len(trained), "names": [name_parameter(self.monitor, p) for p in trained[:GROUP_NAMES]]}
 
     def _notice_change(self, optimizer: "Optimizer") -> None:
-        before, now = self._told.get(optimizer), _collect_hyperparameters(optimizer)
+        before, now = self._reported_values.get(optimizer), _collect_hyperparameters(optimizer)
         if before is not None and before != now:
             changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-            self._tell_groups(optimizer, sorted(changed)[:MAX_NAMES])
+            self._report_groups(optimizer, sorted(changed)[:MAX_NAMES])
 
 
 def _simplify_value(value: object) -> object:

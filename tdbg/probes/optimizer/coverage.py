@@ -59,7 +59,7 @@ class CoverageWatch:
 
     def __init__(self, probe: Probe, holders: Holders, separate: SeparateModels) -> None:
         self._probe, self._monitor, self._holders, self._separate = probe, probe.monitor, holders, separate
-        self._told: tuple[object, ...] = ()
+        self._reported: tuple[object, ...] = ()
         self._unregistered: ValueWatch | None = None
         self._unfrozen: ValueWatch | None = None
         self._frozen = frozen_parameters_of(probe.monitor)
@@ -96,7 +96,7 @@ class CoverageWatch:
         self._both = self._both + 1 if twice else 0
         twice = twice if self._both >= BOTH_STEPS else []
         idle = self._follow_unfrozen([p for p in unfrozen if _has_gradient(p)])
-        self._tell_coverage(trainable, left_out, twice, unregistered, idle, holders, named)
+        self._report_coverage(trainable, left_out, twice, unregistered, idle, holders, named)
 
     def _follow_unfrozen(self, graded: Sequence[Tensor]) -> Sequence[Tensor]:
         """Of parameters that were unfrozen, get gradients and are held by no optimizer: those that nothing updates.
@@ -164,7 +164,7 @@ class CoverageWatch:
             self._reported_unregistered = False
             self._probe.emit(ParameterCoverage(resolved=why))
 
-    def _tell_coverage(
+    def _report_coverage(
         self,
         trainable: Sequence[Tensor],
         left_out: Sequence[Tensor],
@@ -176,9 +176,9 @@ class CoverageWatch:
     ) -> None:
         graded = sum(p.grad is not None for p in left_out)
         key = (len(trainable), len(left_out), graded > 0, len(twice), len(unregistered), len(unfrozen))
-        if key == self._told or not (left_out or twice or unregistered or unfrozen or self._told):
+        if key == self._reported or not (left_out or twice or unregistered or unfrozen or self._reported):
             return
-        self._told = key
+        self._reported = key
         seen = ParameterCoverage(trainable=len(trainable), left_out_count=len(left_out), left_out_graded=graded)
         if left_out:
             seen.left_out = [named.name_of(p) for p in left_out[:MAX_NAMES]]

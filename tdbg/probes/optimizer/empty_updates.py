@@ -35,7 +35,7 @@ class EmptyRun:
     called_step: int = 0  # the last of these
     was_called: bool = False  # in one of them
     was_reached: bool = False  # by a gradient, which was gone before the update
-    is_told: bool = False
+    is_reported: bool = False
     watch: ValueWatch | None = None  # of what it holds: an update may clear the gradients that it had
 
 
@@ -77,8 +77,8 @@ class EmptyUpdateWatch:
         if run.was_reached:
             return
         is_twin = run.looks == TWIN_LOOKS and self._monitor.is_main(optimizer) and self._is_twin_trained(held)
-        if (is_twin or run.looks == EMPTY_LOOKS) and held and not (run.was_called or run.is_told):
-            self._tell_empty(optimizer, held, run)
+        if (is_twin or run.looks == EMPTY_LOOKS) and held and not (run.was_called or run.is_reported):
+            self._report_empty(optimizer, held, run)
         if run.called >= UNREACHED_STEPS and optimizer not in self._history.unreached:
             self._report_unreached(optimizer, held, run, step)
 
@@ -115,7 +115,7 @@ class EmptyUpdateWatch:
         self._history.unreached_count += 1
         self._probe.emit(seen, step=step)
 
-    def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor], run: EmptyRun) -> None:
+    def _report_empty(self, optimizer: "Optimizer", held: Sequence[Tensor], run: EmptyRun) -> None:
         is_main = self._monitor.is_main(optimizer)
         if not is_main and self._may_rest(held):
             return
@@ -135,7 +135,7 @@ class EmptyUpdateWatch:
             graded=len(graded),
             names=[clean_path(paths.get(id(p), "")) or name_parameter(self._monitor, p) for p in graded[:MAX_NAMES]],
         )
-        run.is_told = True
+        run.is_reported = True
         self._probe.emit(seen, step=run.step)
 
     def _is_twin_trained(self, held: Sequence[Tensor]) -> bool:

@@ -145,7 +145,7 @@ class Preflight(Probe):
         call = next((one for one in self._list_calls() if not _is_computed(one)), None)
         root = call.module() if call is not None else None
         if call is None or root is None:
-            self._tell_all("no call of a model was seen")
+            self._report_all("no call of a model was seen")
             return
         model = unwrap_module(root)
         shared = "a pipeline stage" if self._is_pipeline else _find_shared(model)
@@ -153,7 +153,7 @@ class Preflight(Probe):
             self._emit_trial(Refused(reason=f"the forward pass needs other ranks ({shared})"), model)
             return
         if call.has_changed_arguments():
-            self._tell_all("the batch was changed in place after the forward pass")
+            self._report_all("the batch was changed in place after the forward pass")
             return
         trials = ForwardTrials(call, model)
         samples = find_samples(trials.inputs, model)
@@ -193,7 +193,7 @@ class Preflight(Probe):
         seen.root = type(model).__name__
         self.emit(seen, step=0)
 
-    def _tell_all(self, reason: str) -> None:
+    def _report_all(self, reason: str) -> None:
         for kind in TRIALS[1:]:
             self.emit(kind(reason=reason), step=0)
 

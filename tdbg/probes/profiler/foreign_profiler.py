@@ -46,7 +46,7 @@ class ForeignProfiler:
         self.was_at_work = False
         self._since = 0
         self._wrote = False
-        self._told = False
+        self._is_reported = False
 
     def attach(self) -> None:
         """Stand in front of where any profiler of torch begins, ends and writes."""
@@ -62,8 +62,8 @@ class ForeignProfiler:
     def yield_to(self) -> None:
         """A window of ours was due and cannot be: said once."""
         self.was_at_work = True
-        if not self._told:
-            self._told = True
+        if not self._is_reported:
+            self._is_reported = True
             self.probe.emit(WindowYielded())
 
     def on_start(self, visitor: object) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
 
 MAX_CALLS = 96  # of one window that are kept in order
-MAX_TOLD = 20  # changes of the accumulation, a run
+MAX_REPORTED = 20  # changes of the accumulation, a run
 APART_STEPS = 2  # calls without gradients closer to each other are part of training
 MAX_TRACKS = 16
 MAX_FEEDS = 8
@@ -85,7 +85,7 @@ class TrainingLoop(EveryUpdate):
         self._window = 0  # backward calls since the last update of any optimizer
         self._last_window = 0
         self._inputs = WindowInputs()
-        self._told = 0
+        self._reported = 0
         self._feed: Source = None  # the dataset of the last batch that was not for evaluation
         self._trained: Source = None  # that of the last backward
         self._evaluated = self.monitor.eval_calls
@@ -278,11 +278,11 @@ class TrainingLoop(EveryUpdate):
             return
         self._follow_gradients(track)
         step = self.monitor.step
-        if track.asks_for_inputs and "thrown" not in track.said:
+        if track.asks_for_inputs and "thrown" not in track.reported:
             self._compare_inputs(track)
         for kind in track.judge_window(step):
             if track.streaks[kind] >= track.lasting:
-                self._tell_fault(track, kind, step)
+                self._report_fault(track, kind, step)
         if self._window:
             self._epoch.windows[self._window] += 1
         if self.monitor.is_main(optimizer):
@@ -326,17 +326,17 @@ class TrainingLoop(EveryUpdate):
     def _end_window(self, track: Track, step: int) -> None:
         """The update of the optimizer whose steps are counted: tell of the window, and begin the next one."""
         window = self._window
-        if window != self._last_window and window and not track.inside and self._told < MAX_TOLD:
-            self._told += 1
+        if window != self._last_window and window and not track.inside and self._reported < MAX_REPORTED:
+            self._reported += 1
             self.emit(AccumulationChanged(window=window, before=self._last_window), step=step)
         self._last_window = window
-        self._tell_phase(step)
+        self._report_phase(step)
         if self.monitor.plan.watch and self.should_sample():  # forward passes are told of on watched steps alone
             with self.work():
-                self._tell_step(track, step)
+                self._report_step(track, step)
         self._clear_window()
 
-    def _tell_phase(self, step: int) -> None:
+    def _report_phase(self, step: int) -> None:
         """Training has gone on after evaluation; calls beside every step (a teacher) are no phase of their own."""
         evaluated, last = self._phase
         calls = self.monitor.eval_calls - evaluated
@@ -350,7 +350,7 @@ class TrainingLoop(EveryUpdate):
         self._calls, self._batches, self._loss = [], 0, None
         self._recomputed.clear()
 
-    def _tell_step(self, track: Track, step: int) -> None:
+    def _report_step(self, track: Track, step: int) -> None:
         calls = StepCalls(
             order=compress_calls([*self._calls, "step"]),
             backwards=self._calls.count("backward"),
@@ -362,10 +362,10 @@ class TrainingLoop(EveryUpdate):
         self.emit(calls, step=step)
         self._recomputed.report_recomputation(step)
 
-    def _tell_fault(self, track: Track, kind: str, step: int) -> None:
-        if kind in track.said:
+    def _report_fault(self, track: Track, kind: str, step: int) -> None:
+        if kind in track.reported:
             return
-        track.said.add(kind)
+        track.reported.add(kind)
         fault = LoopFault(
             kind=kind,
             streak=track.streaks[kind],
@@ -407,12 +407,12 @@ class TrainingLoop(EveryUpdate):
         )
         self.emit(ended, step=step)
         if dropped and tracks[0].streaks["tail"] >= 2:
-            self._tell_tail(tracks[0], dropped, epoch.backwards, step)
+            self._report_tail(tracks[0], dropped, epoch.backwards, step)
 
-    def _tell_tail(self, track: Track, dropped: int, backwards: int, step: int) -> None:
-        if "tail" in track.said:
+    def _report_tail(self, track: Track, dropped: int, backwards: int, step: int) -> None:
+        if "tail" in track.reported:
             return
-        track.said.add("tail")
+        track.reported.add("tail")
         fault = LoopFault(
             kind="tail",
             streak=track.streaks["tail"],

@@ -48,7 +48,7 @@ class Track:
     confirmed: bool = False  # gradients left over were seen to be more than zeros (on an accelerator)
     streaks: Counter[str] = field(default_factory=Counter)
     since: dict[str, int] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     _sample: list["weakref.ref[Tensor]"] = field(default_factory=list)
     _left: tuple[Mark, ...] = ()
     _begun: int = 0
@@ -99,7 +99,7 @@ class Track:
         """What was left over has been read: numbers, or zeros (then nothing is said of it ever)."""
         self.confirmed = True
         if not there:
-            self.said.add("unreset")
+            self.reported.add("unreset")
 
     # what happens to them
 
@@ -163,7 +163,7 @@ class Track:
         """The inputs of a window's passes were compared; the same ones twice have a reason, and nothing is said then."""
         self.new_inputs = equal_pairs == 0
         if not self.new_inputs:
-            self.said.add("thrown")
+            self.reported.add("thrown")
 
     def judge_window(self, step: int) -> list[str]:
         """The kinds of faults that this window showed; their streaks are counted."""

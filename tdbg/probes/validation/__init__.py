@@ -71,7 +71,7 @@ class Pass:
     dropouts: int = 0  # layers that act otherwise in train mode, and were in it
     norms: int = 0
     parts: IdentityKeys[nn.Module, None] = field(default_factory=IdentityKeys)  # the roots called, few
-    told: bool = False
+    is_reported: bool = False
     input: "weakref.ref[Tensor] | None" = field(default=None)
     hand_cut: HandCutBatches | None = None  # of calls in train mode without gradients, of a model that trains
     draws: RandomDraws | None = None  # of calls in eval mode without gradients, unless a dropout layer is to draw
@@ -120,7 +120,7 @@ class Validation(EveryUpdate):
         self._evaluated = self.monitor.eval_calls
         self._counts_all = False
         self._has_ended = False
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._short = short_passes_of(self.monitor)
         self._feed: Source = None  # the dataset of the last batch
         self._trained_feed: Source = None
@@ -138,9 +138,9 @@ class Validation(EveryUpdate):
         self._reset_state()
 
     def history_cleared(self) -> None:
-        number, said, since = self._number, self._said, self._since_epoch
+        number, said, since = self._number, self._reported, self._since_epoch
         self._reset_state()
-        self._number, self._said, self._since_epoch = number, said, since  # facts of the run, not its history
+        self._number, self._reported, self._since_epoch = number, said, since  # facts of the run, not its history
 
     # what belongs to a pass
 
@@ -210,12 +210,12 @@ class Validation(EveryUpdate):
     def _look_at_average(self, module: AveragedModel) -> None:
         """Is an average evaluated that nothing has updated?"""
         step, averaged = self.monitor.step, type(unwrap_module(module.module)).__name__
-        if step < AVERAGED_STEPS or "average" in self._said:
+        if step < AVERAGED_STEPS or "average" in self._reported:
             return
 
         def emit_idle_average(values: list[float], record: object) -> None:
-            if values[0] == 0 and "average" not in self._said:
-                self._said.add("average")
+            if values[0] == 0 and "average" not in self._reported:
+                self._reported.add("average")
                 self.emit(IdleAverage(averaged=averaged), step=step)
 
         count = module.n_averaged.detach().float().reshape(1)
@@ -238,8 +238,8 @@ class Validation(EveryUpdate):
         if now.hand_cut is not None and (not self._batches or now.seen < self.threshold("calls")):
             now.hand_cut.end_call(call, output)
         if now.seen == ALONE_CALLS and self._is_alone():
-            self._tell_pass(now, so_far=True)
-            now.told = True
+            self._report_pass(now, so_far=True)
+            now.is_reported = True
 
     def _is_alone(self) -> bool:
         """True for a program that does nothing but evaluate."""
@@ -259,14 +259,14 @@ class Validation(EveryUpdate):
     def before_update(self, optimizer: Optimizer) -> None:
         self._end_pass()
         first = None
-        if "eval_mode_start" not in self._said:
+        if "eval_mode_start" not in self._reported:
             first = self._left.record_first_updates(optimizer, self.monitor.step + 1)
         left = self._left.record_update(optimizer, self.monitor.step + 1)
-        if left is not None and "eval_mode" not in self._said:
-            self._said.add("eval_mode")
+        if left is not None and "eval_mode" not in self._reported:
+            self._reported.add("eval_mode")
             self.emit(left, step=self.monitor.step + 1)
         elif first is not None:
-            self._said.add("eval_mode_start")
+            self._reported.add("eval_mode_start")
             self.emit(first, step=self.monitor.step + 1)
 
     # the end of a pass
@@ -287,7 +287,7 @@ class Validation(EveryUpdate):
         if calls and not passes:  # none of them was affordable
             passes = [Pass(max(self.monitor.step - 1, 0), 0.0, self.monitor.eval_calls - calls)]
         for one in passes:
-            if not one.told:
+            if not one.is_reported:
                 self._judge_place(one)
         if not passes and self.monitor.is_main(optimizer):
             self._in_a_row = 0
@@ -300,7 +300,7 @@ class Validation(EveryUpdate):
         self._counts_all = self._is_alone()  # the monitor has counted the calls with gradients on by now
         self._end_pass()
         for one in self._ended:
-            if not one.used and not one.told:
+            if not one.used and not one.is_reported:
                 self._judge_place(one)
 
     def _judge_place(self, ended: Pass) -> None:
@@ -310,18 +310,18 @@ class Validation(EveryUpdate):
             self._in_a_row = self._in_a_row + 1 if apart < APART_STEPS else 0
         self._last_step = ended.step
         if apart >= APART_STEPS:
-            self._tell_pass(ended)
-        elif self._in_a_row >= USUAL_STEPS and "each_step" not in self._said:
-            self._said.add("each_step")
+            self._report_pass(ended)
+        elif self._in_a_row >= USUAL_STEPS and "each_step" not in self._reported:
+            self._reported.add("each_step")
             self.emit(CallsEachStep(root=ended.root), step=self.monitor.step)
 
     def _miss_evaluation(self) -> None:
         epoch = self.monitor.epoch
         if epoch is None or epoch - self._since_epoch < LATE_EPOCH or self._number or self._in_a_row:
             return
-        if "none" in self._said:
+        if "none" in self._reported:
             return
-        self._said.add("none")
+        self._reported.add("none")
         self.emit(NoEvaluation(epochs=epoch - self._since_epoch), step=self.monitor.step)
 
     def _add_short_pass(self, ended: Pass) -> None:
@@ -335,13 +335,13 @@ class Validation(EveryUpdate):
         self._short.add_pass(watch.first_input if watch is not None and is_short and not is_meant else None)
         self.monitor.inspection.ask_for_pass(wanted=self._short.wants_another)
 
-    def _tell_pass(self, ended: Pass, so_far: bool = False) -> None:
+    def _report_pass(self, ended: Pass, so_far: bool = False) -> None:
         self._number += 1
         self._add_short_pass(ended)
         graded = 0 if self._counts_all else ended.graded
         calls = max(self.monitor.eval_calls - ended.evaluated + graded, ended.seen)
         host_mb, device_mb = host_memory_mb(), _device_mb()
-        told = EvaluationPass(
+        evaluation = EvaluationPass(
             number=self._number,
             calls=calls,
             seen=ended.seen,
@@ -356,17 +356,17 @@ class Validation(EveryUpdate):
             so_far=so_far,
         )
         if ended.seen:
-            told.root = ended.root
-            told.mode = _describe_share(ended.train_mode, ended.seen, "train", "eval")
-            told.gradients = _describe_share(ended.graded, ended.seen, "on", "off")
-            told.inference_mode = ended.inference == ended.seen
-            told.graphs = ended.built - ended.used
-            told.dropouts, told.norms = ended.dropouts, ended.norms
+            evaluation.root = ended.root
+            evaluation.mode = _describe_share(ended.train_mode, ended.seen, "train", "eval")
+            evaluation.gradients = _describe_share(ended.graded, ended.seen, "on", "off")
+            evaluation.inference_mode = ended.inference == ended.seen
+            evaluation.graphs = ended.built - ended.used
+            evaluation.dropouts, evaluation.norms = ended.dropouts, ended.norms
             if ended.step >= APART_STEPS or self._is_alone():  # the steps to come may all have such calls
-                _add_draws(told, ended)
-        self._emit_pass(told, ended)
+                _add_draws(evaluation, ended)
+        self._emit_pass(evaluation, ended)
 
-    def _emit_pass(self, told: EvaluationPass, ended: Pass) -> None:
+    def _emit_pass(self, evaluation: EvaluationPass, ended: Pass) -> None:
         """Tell of it, once it is known whether batches that the program cuts itself differ."""
         equal = ended.hand_cut.count_equal_inputs() if self._may_be_hand_cut(ended) and ended.hand_cut else None
         if equal is not None and self._short.are_enough:
@@ -374,11 +374,11 @@ class Validation(EveryUpdate):
 
         def emit_pass(values: list[float], record: object) -> None:
             if values[0] == 0:
-                told.faults.append("train_mode")
-            self.emit(told, step=ended.step)
+                evaluation.faults.append("train_mode")
+            self.emit(evaluation, step=ended.step)
 
         if equal is None:
-            self.emit(told, step=ended.step)
+            self.emit(evaluation, step=ended.step)
         elif on_host(equal) or self._has_ended:  # no step is to come, with which it would be read
             emit_pass(equal.tolist(), None)
         else:
@@ -413,14 +413,14 @@ class Validation(EveryUpdate):
         return faults
 
 
-def _add_draws(told: EvaluationPass, ended: Pass) -> None:
+def _add_draws(evaluation: EvaluationPass, ended: Pass) -> None:
     """What drew random numbers, where that is the model's own doing: an input that comes again is drawn for on purpose."""
     draws = ended.draws
     if draws is None or not draws.looked or ended.train_mode or ended.repeats:
         return
-    told.compared, told.drew = draws.looked, draws.drew
+    evaluation.compared, evaluation.drew = draws.looked, draws.drew
     if draws.function:
-        told.drawn_by, told.drawn_at = draws.function, draws.line
+        evaluation.drawn_by, evaluation.drawn_at = draws.function, draws.line
 
 
 class _Arrived:

@@ -274,8 +274,11 @@ def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
 def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
     info, ours = _get_dict(head, "distributedInfo"), _get_dict(head, "tdbg")
-    for told in (ours, info):
-        rank, world_size = event_names.whole_number(told.get("rank")), event_names.whole_number(told.get("world_size"))
+    for source in (ours, info):
+        rank, world_size = (
+            event_names.whole_number(source.get("rank")),
+            event_names.whole_number(source.get("world_size")),
+        )
         found.rank = found.rank if rank is None else rank
         found.world_size = found.world_size if world_size is None else world_size
     precision = ours.get("float32_matmul_precision")

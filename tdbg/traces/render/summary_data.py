@@ -24,7 +24,7 @@ def describe_summaries(every: Loaded, left: Sequence[int] = (), rows: int | None
     data: list[dict[str, Any]] = []
     for one, read in every:
         kept = summary_figures.select_steady_steps(read)
-        told = {
+        derived = {
             "verdict": summary_figures.format_verdict(read),
             "median_step_ms": summary_figures.typical_length(read) / 1e6,
             "parts": summary_figures.compute_part_shares(kept),
@@ -37,11 +37,11 @@ def describe_summaries(every: Loaded, left: Sequence[int] = (), rows: int | None
                 name: count for name in TABLES if (count := len(getattr(read, name)) - len(whole[name])) > 0
             }
         del whole["flames"]  # `tdbg trace flame --json` has them
-        data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
+        data.append({**whole, "attempt": one.attempt, "window": one.window, **derived})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
     apart = compare_ranks(compare_loaded(every))
-    told_of = {"ranks": asdict(apart) if apart else None, "ranks_left_out": left}
-    plain: dict[str, Any] = to_json_value({"times": "ns", "traces": data, **told_of})
+    comparison = {"ranks": asdict(apart) if apart else None, "ranks_left_out": left}
+    plain: dict[str, Any] = to_json_value({"times": "ns", "traces": data, **comparison})
     return plain
 
 
