@@ -15,9 +15,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from chance import RANDOM
 from hypothesis import HealthCheck, settings
 
+from tests.chance import RANDOM
 from tests.warm import WARMTH
 
 settings.register_profile(

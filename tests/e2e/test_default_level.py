@@ -1,8 +1,8 @@
 """Silent bugs, each planted in a small training: the default level names them, and says nothing of the healthy twin."""
 
 import pytest
-from chance import pick_share
 
+from tests.chance import pick_share
 from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, build_program_command
 
 TWINS = 3  # every third: `python -m tests.e2e.corpus` and `python -m tests.e2e.levels` play them all, and more

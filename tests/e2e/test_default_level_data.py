@@ -1,8 +1,8 @@
 """Silent bugs in data and ranks, each planted in a small training: the default level names them, and no healthy twin."""
 
 import pytest
-from chance import pick_share
 
+from tests.chance import pick_share
 from tests.e2e.conftest import (
     Runner,
     assert_named_first,

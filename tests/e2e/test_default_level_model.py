@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from chance import pick_share
 
+from tests.chance import pick_share
 from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, build_program_command
 
 TWINS = 3  # every third: `python -m tests.e2e.levels` plays them all

@@ -9,8 +9,8 @@ import random
 from pathlib import Path
 
 import pytest
-from chance import choose_seed, pick_share
 
+from tests.chance import choose_seed, pick_share
 from tests.e2e.entries.table import HEAD, SETUPS, Outcome, execute_bare, list_entries, list_unknown, run_setup
 
 ALL = bool(os.environ.get("ENTRIES_ALL"))

@@ -1,8 +1,8 @@
 """Objects of the program's that raise when they are looked at: what tdbg meets there never ends a training."""
 
 import pytest
-from chance import choose_seed
 
+from tests.chance import choose_seed
 from tests.e2e.conftest import Runner, build_program_command
 
 EVERYTHING = ("--level", "extreme", "--max-overhead", "100", "--capture", "**:input,output,grad")

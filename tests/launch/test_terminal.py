@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chance import pick_share
 from screens import Shown, run_on_terminal
 
 from tdbg.core.rundir import RunDir
 from tdbg.rules.rule_engine import judge_run
+from tests.chance import pick_share
 from tests.launch.conftest import TDBG, build_clean_env
 
 TRAIN = """

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from chance import RANDOM
 from probes import healthy
 from probes.judging import judge_watch
 
 from tdbg.core.flags import FLAGS
+from tests.chance import RANDOM
 
 EVERYTHING = {flag.name: True for flag in FLAGS if flag.probe and flag.name not in ("PROFILER", "AUTOGRAD_ANOMALY")}
 HOW = {

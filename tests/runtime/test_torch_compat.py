@@ -7,9 +7,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from chance import pick_share
-
 from tdbg.runtime import torch_compat
+from tests.chance import pick_share
 from tests.e2e.conftest import build_environment
 
 PROGRAM = Path(__file__).with_name("without_a_name.py")

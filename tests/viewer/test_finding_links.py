@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chance import pick_share
 from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.chance import pick_share
 
 from .conftest import Client
 from .test_pages import (  # noqa: F401 (fixtures)
