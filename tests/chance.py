@@ -17,10 +17,10 @@ ALL = os.environ.get("TDBG_TEST_ALL", "") not in ("", "0")
 FIXED = 20_261_122
 
 
-def choose_seed(variable: str, longer: str) -> int:
+def choose_seed(variable: str, longer: str = "") -> int:
     """The seed that an environment variable gives; else a random one, if that or a longer run is asked for; else always the same.
 
-    variable: of the seed. longer: the variable that asks for a longer run.
+    variable: of the seed. longer: the variable that asks for a longer run, where there is one.
     """
     given = int(os.environ.get(variable, "0"))
     return given or (random.randrange(1, 1 << 30) if RANDOM or longer in os.environ else FIXED)

@@ -37,7 +37,7 @@ class LineWriter:
         self.path: Path | None = None
         self.written_bytes = 0
         self.dropped = 0
-        self._printed: set[str] = set()
+        self._reported_codes: set[str] = set()
         self._unsaid: list[str] = []
         self._turn, self._turn_pid = RLock(), os.getpid()  # a signal handler may write too
 
@@ -64,8 +64,8 @@ class LineWriter:
         return done
 
     def _queue_trouble(self, code: str, text: str) -> None:
-        if code not in self._printed:
-            self._printed.add(code)
+        if code not in self._reported_codes:
+            self._reported_codes.add(code)
             self._unsaid.append(text)
 
     def _write_bytes(self, line: bytes) -> bool:
@@ -121,7 +121,7 @@ class LineWriter:
             os.close(self._fd)
         self._fd, self._pid, self.path = -1, 0, None
         self.written_bytes = self.dropped = 0
-        self._printed.clear()
+        self._reported_codes.clear()
 
     def close(self) -> None:
         """Close the file; later lines count as dropped."""

@@ -417,8 +417,8 @@ class EventWriter(LineWriter):
         return share < 0.98 and self._steps_left_out % 100 == 1
 
     def _emit_note_once(self, code: str, text: str, step: int) -> None:
-        if code not in self._printed:
-            self._printed.add(code)
+        if code not in self._reported_codes:
+            self._reported_codes.add(code)
             self.write_line(events.encode(Note(t=time.time(), code=code, text=text, step=step)))
 
     def reset_after_fork(self) -> None:

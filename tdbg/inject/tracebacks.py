@@ -32,7 +32,7 @@ WORKER_CHARS = 20_000
 LINES = 60
 PER_PLACE = 3  # the same failure in every step is written three times, and counted
 PLACES = 50
-TOLD_PLACES = 5
+MAX_PLACES = 5
 RAISED_AGAIN = "\nOriginal Traceback (most recent call last):\n"  # torch, of a loader's worker or a replica
 # What ends a rank of `torch.multiprocessing` is caught there, and written down for the process that started it.
 RANK_STARTER = os.path.join("torch", "multiprocessing", "spawn.py")
@@ -89,7 +89,7 @@ class Recorder:
 
     def _report_counts(self) -> None:
         places = self._places.copy()  # a thread of the program's may fail meanwhile
-        for number, ((name, place), count) in enumerate(places.most_common(TOLD_PLACES)):
+        for number, ((name, place), count) in enumerate(places.most_common(MAX_PLACES)):
             if count > PER_PLACE:
                 text = f"{name} was raised {format_count(count, 'time')}, the first {PER_PLACE} are recorded ({place})"
                 self.agent.emit(Note(code=f"tracebacks-counted-{number}", text=text, step=self.agent.step))

@@ -36,7 +36,7 @@ LOOK_S = 0.05  # between two looks whether the threads have ended, so that Ctrl-
 SPARE_S = 0.5  # of the limit at the end: what ending a command may take
 LEAST_S = 2.0  # with less time left at the end, no message is begun
 SAID_AFTER_S = 2.0  # of waiting at the end
-MAX_SAID = 5  # different errors that are said; the report counts all
+MAX_REPORTED = 5  # different errors that are said; the report counts all
 CANCEL_S = 2.0  # to end what runs after Ctrl-C
 
 
@@ -257,7 +257,7 @@ class Alerts:
                 self._say_once(f"cannot write {self._run.path / ALERTS}: {failure.strerror or failure}")
 
     def _say_once(self, text: str) -> None:
-        if text not in self._reported and len(self._reported) < MAX_SAID:
+        if text not in self._reported and len(self._reported) < MAX_REPORTED:
             self._reported.add(text)
             print_messages(text)
 

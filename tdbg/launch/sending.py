@@ -171,7 +171,7 @@ class Sender:
         import tempfile
 
         self.run, self.name, self._quiet = run, name, quiet
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -186,7 +186,7 @@ class Sender:
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=self._output,
+            stderr=self._stderr,
             env=_make_environment(),
             start_new_session=True,
         )
@@ -222,8 +222,8 @@ class Sender:
             time.sleep(LOOK_S)
 
     def _read_lines(self) -> list[str]:
-        self._output.seek(0)
-        lines = self._output.read(100_000).decode(errors="replace").splitlines()
+        self._stderr.seek(0)
+        lines = self._stderr.read(100_000).decode(errors="replace").splitlines()
         return [line.removeprefix(PREFIX) for line in lines if line.startswith(PREFIX)][:5]
 
 

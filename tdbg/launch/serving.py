@@ -70,12 +70,12 @@ class RunViewer:
         import tempfile
 
         self._stopped = False
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tdbg", "view", str(run.path.resolve()), "--port", str(port)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=self._output,
+            stderr=self._stderr,
             env={key: value for key, value in os.environ.items() if not key.startswith("TDBG_")},
             start_new_session=True,  # Ctrl-C is not for it
             preexec_fn=functools.partial(orphans.die_with, os.getpid()),
@@ -95,8 +95,8 @@ class RunViewer:
                 print_messages(f"--serve: the viewer did not start: {self._read_error()}", "the run is not affected")
 
     def _read_error(self) -> str:
-        self._output.seek(0)
-        lines = self._output.read(10_000).decode(errors="replace").splitlines()
+        self._stderr.seek(0)
+        lines = self._stderr.read(10_000).decode(errors="replace").splitlines()
         return lines[0].removeprefix(PREFIX) if lines else "it ended without a message"
 
     def stop(self) -> None:

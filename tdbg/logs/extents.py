@@ -25,7 +25,7 @@ class _Message:
     """A message of several lines, ready to be followed through a log."""
 
     def __init__(self, text: Spelling) -> None:
-        lines = _skip_empty_lines(text)
+        lines = _skip_leading_empty_lines(text)
         self.first = re.compile(Spelling(lines[0]).pattern) if lines[0] != ("", "") else None
         self.lines = [re.compile(build_alternation([line])) for line in lines]
         self.has_gap = [line[-1] == "" and len(line) > 1 for line in lines]
@@ -58,8 +58,12 @@ class MessageStarts:
         later = [line for text in long for line in text.line_shapes[1:] if any(line)]
         self._later = re.compile(build_alternation(later) or rb"(?!)")
         self._open = any(any(message.is_gap) or any(message.has_gap[:-1]) for message in self._messages)
-        starts = [first for text in known if text.is_sure and any(first := _skip_empty_lines(text)[0])]
-        bare = [first for text in known if text.printed and text.is_sure and any(first := _skip_empty_lines(text)[0])]
+        starts = [first for text in known if text.is_sure and any(first := _skip_leading_empty_lines(text)[0])]
+        bare = [
+            first
+            for text in known
+            if text.printed and text.is_sure and any(first := _skip_leading_empty_lines(text)[0])
+        ]
         marks = [(tag, "") for tag in tags]
         self._begins = re.compile(build_alternation([*starts, *marks]) or rb"(?!)")
         self._bare = re.compile(build_alternation([*bare, *marks]) or rb"(?!)")
@@ -114,7 +118,7 @@ class MessageStarts:
         )
 
 
-def _skip_empty_lines(text: Spelling) -> list[Shape]:
+def _skip_leading_empty_lines(text: Spelling) -> list[Shape]:
     """The lines of a text from the first that is not empty: without a header before it, there a record begins."""
     lines = text.line_shapes
     first = next((place for place, line in enumerate(lines) if line != ("",)), 0)

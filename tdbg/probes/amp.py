@@ -83,7 +83,7 @@ class MixedPrecision(Probe):
         self._skipped = self._streak = self._nan_streak = self._growths = self._backoffs = 0
         self._before: tuple[int, ScaledUpdate, float | None] | None = None  # step and loss as scaler.step begins
         self._bad: list[tuple[str, Bad]] = []
-        self._reported = 0
+        self._reported_count = 0
 
     def attach(self) -> None:
         self._device_types = tuple(kind for kind in DEVICE_KINDS if knows_autocast(kind))
@@ -217,9 +217,9 @@ class MixedPrecision(Probe):
             real = "gradient"
         if self._skipped > ALWAYS_REPORTED and not real and not self.should_sample():
             return
-        if real and self._reported >= ALWAYS_REPORTED and not self.should_sample():
+        if real and self._reported_count >= ALWAYS_REPORTED and not self.should_sample():
             return
-        self._reported += bool(real)
+        self._reported_count += bool(real)
         skipped = UpdateSkipped(
             scale=self._scale,
             updates_skipped=self._skipped,
@@ -259,8 +259,8 @@ class MixedPrecision(Probe):
             return
         self._follow_scale(as_float(record.scale))
         loss = as_float(record.loss)
-        if record.skipped and loss is not None and not math.isfinite(loss) and self._reported < ALWAYS_REPORTED:
-            self._reported += 1
+        if record.skipped and loss is not None and not math.isfinite(loss) and self._reported_count < ALWAYS_REPORTED:
+            self._reported_count += 1
             self.emit(SkipExplained(loss=record.loss, real="loss", scale=record.scale), step=record.step)
 
     def _emit_precision_loss(self, sample: _Sample) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 8
 MAX_KEYS = 2000  # of one run that are followed
 MAX_RUNS = 8
-MAX_SAID = 32
+MAX_REPORTED = 32
 MAX_TEXT = 40
 CHARTLESS_TIMES = 3
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -309,7 +309,7 @@ class WandbMetrics(Probe):
         level = find_argument(args, kwargs, 5, "level") or logging.INFO
         message = STYLE.sub("", str(find_argument(args, kwargs, 0, "string") or "")).strip()[:300]
         kind = DIGITS.sub("", message)  # the same words of another step are no news
-        if level < logging.WARNING or kind in self._reported or len(self._reported) >= MAX_SAID:
+        if level < logging.WARNING or kind in self._reported or len(self._reported) >= MAX_REPORTED:
             return
         self._reported.add(kind)
         severity = "error" if level >= logging.ERROR else "warning"

@@ -39,15 +39,14 @@ States = dict[str, int]  # source -> checksum of its state
 
 @dataclass(slots=True)
 class _Workers:
-    """What the workers of one loader told."""
+    """What the workers of one loader reported."""
 
     number: int
     dataset: str
     has_init: bool
-    states_by_worker: dict[int, dict[str, tuple[int, int]]] = field(
-        default_factory=dict
-    )  # worker -> source -> begin, end
-    judged: int = 0  # so many had told when they were compared
+    # worker -> source -> begin, end
+    states_by_worker: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    judged: int = 0  # so many had reported when they were compared
     shared: set[int] = field(default_factory=set)  # workers whose states are on record for other ranks
 
     def find_equal(self) -> tuple[str, list[int]] | None:

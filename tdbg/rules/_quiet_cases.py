@@ -242,7 +242,7 @@ class SignsOfLife:
         return self._last_t.get(key, -math.inf) <= since_t and wait.began_t + wait.lasted_s >= open_until_t
 
 
-class SilentRanks(NamedTuple):
+class OtherRanks(NamedTuple):
     """What is known of ranks that told nothing of a wait."""
 
     endings: Mapping[int, str] = MappingProxyType({})
@@ -285,16 +285,14 @@ class Incident:
         return not self.is_over, self.launch, False, False, lasted_s, -min(one.rank for one in self.together)
 
 
-def find_incidents(
-    episodes: Iterable[Episode], silent_ranks: SilentRanks, over: bool, world_size: int
-) -> list[Incident]:
+def find_incidents(episodes: Iterable[Episode], other_ranks: OtherRanks, over: bool, world_size: int) -> list[Incident]:
     """Everything that held up the job, in the order of time."""
     found: list[Incident] = []
     by_launch: defaultdict[int, list[Episode]] = defaultdict(list)
     for episode in sorted(episodes, key=lambda one: (one.rank, one.began_t)):  # in whatever order they were read
         by_launch[episode.launch].append(episode)
     for launch, kept in by_launch.items():
-        cases = list(find_cases(kept, silent_ranks, over))
+        cases = list(find_cases(kept, other_ranks, over))
         incidents = [Incident(launch, group) for group in _group_by_time(cases)]
         in_cases = {one for incident in incidents for one in incident.episodes}
         for together in find_all_quiet(kept, world_size):
@@ -334,7 +332,7 @@ def find_all_quiet(episodes: Sequence[Episode], world_size: int) -> Iterator[lis
             yield found
 
 
-def find_cases(episodes: Sequence[Episode], silent_ranks: SilentRanks, over: bool) -> Iterator[Case]:
+def find_cases(episodes: Sequence[Episode], other_ranks: OtherRanks, over: bool) -> Iterator[Case]:
     """Every wait in which it is known who was missing; waits of one kind are judged together."""
     by_rank: defaultdict[int, list[Episode]] = defaultdict(list)
     kinds: defaultdict[KindKey, list[Episode]] = defaultdict(list)
@@ -347,12 +345,10 @@ def find_cases(episodes: Sequence[Episode], silent_ranks: SilentRanks, over: boo
         members = [one for rank in ranks for one in by_rank[rank]] if ranks else episodes
         others = _find_concurrent(waits, members)
         if others is not None:
-            yield from _judge_waits(waits, others, silent_ranks, over)
+            yield from _judge_waits(waits, others, other_ranks, over)
             continue
         for wait in waits:  # some of them were over when others began
-            yield from _judge_waits(
-                [wait], [one for one in members if one.is_concurrent_with(wait)], silent_ranks, over
-            )
+            yield from _judge_waits([wait], [one for one in members if one.is_concurrent_with(wait)], other_ranks, over)
 
 
 def _find_concurrent(waits: Sequence[Episode], members: Iterable[Episode]) -> list[Episode] | None:
@@ -373,7 +369,7 @@ def _find_concurrent(waits: Sequence[Episode], members: Iterable[Episode]) -> li
 
 
 def _judge_waits(
-    waits: Sequence[Episode], others: Sequence[Episode], silent_ranks: SilentRanks, over: bool
+    waits: Sequence[Episode], others: Sequence[Episode], other_ranks: OtherRanks, over: bool
 ) -> Iterator[Case]:
     """The cases of waits of one kind. others: those of its group that were quiet at the same time."""
     wait = waits[0]
@@ -381,7 +377,7 @@ def _judge_waits(
     missing = [other for other in behind if other.state == "elsewhere"] or behind  # the rest only wait as well
     together = [*waits, *(other for other in others if _is_waiting_along(other, wait))]
     if not missing:
-        yield from _find_silent_case(waits, others, together, silent_ranks, over)
+        yield from _find_silent_case(waits, others, together, other_ranks, over)
         return
     different = [other for other in missing if not is_mismatch(other, wait)]
     crossed = [one for one in waits if all(_is_crossed(other, one) for other in different)]
@@ -397,7 +393,7 @@ def _find_silent_case(
     waits: Sequence[Episode],
     others: Sequence[Episode],
     together: Sequence[Episode],
-    silent_ranks: SilentRanks,
+    other_ranks: OtherRanks,
     over: bool,
 ) -> Iterator[Case]:
     """The case of ranks that told nothing, while these wait and nobody else is missing."""
@@ -405,19 +401,19 @@ def _find_silent_case(
     if wait.state not in SURE:
         return
     members = wait.members or range(
-        min(wait.seen.size or silent_ranks.world_size or len(silent_ranks.endings), MAX_RANKS)
+        min(wait.seen.size or other_ranks.world_size or len(other_ranks.endings), MAX_RANKS)
     )
     heard = {one.rank for one in (*waits, *others)}
-    silent = {rank: silent_ranks.endings.get(rank, "never took a step") for rank in members if rank not in heard}
+    silent = {rank: other_ranks.endings.get(rank, "never took a step") for rank in members if rank not in heard}
     if not over or all(one.over_t is not None for one in waits):  # else it is known that they did not come
         longest = max(waits, key=lambda one: one.lasted_s)
         mute = [
             rank
             for rank in silent
-            if silent_ranks.signs is not None and silent_ranks.signs.was_silent(rank, longest, silent_ranks.started)
+            if other_ranks.signs is not None and other_ranks.signs.was_silent(rank, longest, other_ranks.started)
         ]
         silent = dict.fromkeys(mute, NO_SIGN)
-    here = {rank: how for rank, how in silent.items() if rank not in silent_ranks.elsewhere}
+    here = {rank: how for rank, how in silent.items() if rank not in other_ranks.elsewhere}
     if silent and (here or over):
         yield Case(together, silent=here, elsewhere=() if here else sorted(silent))
 

@@ -338,8 +338,8 @@ class TimeOutsideSteps(Rule):
                 continue
             course.settle_all()
             pauses = course.losses[PAUSES]
-            is_reported = pauses.count >= LEAST_PAUSES and pauses.longest_s <= pauses.seconds / 2
-            if "profiler" in process.probes or not is_reported:
+            is_notable = pauses.count >= LEAST_PAUSES and pauses.longest_s <= pauses.seconds / 2
+            if "profiler" in process.probes or not is_notable:
                 pauses.seconds = 0.0
             pauses_s = max(pauses.seconds - course.own_s, 0.0)
             pauses.seconds, course.own_s = pauses_s, 0.0

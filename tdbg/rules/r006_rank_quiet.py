@@ -19,8 +19,8 @@ from tdbg.rules._quiet_cases import (
     Episode,
     Incident,
     KindIndex,
+    OtherRanks,
     SignsOfLife,
-    SilentRanks,
     find_incidents,
 )
 from tdbg.rules.text import format_ranks, get_kept_path
@@ -131,11 +131,11 @@ class RankQuiet(Rule):
         self._world_size = max(self._world_size, start.world_size)
         self._starts[launch, rank] = start
 
-    def _describe_others(self, process: ProcessDir) -> SilentRanks:
+    def _describe_others(self, process: ProcessDir) -> OtherRanks:
         """What is known of the other ranks while the run goes on."""
         starts = self._list_newest_starts()
         elsewhere = frozenset(find_ranks_elsewhere(process.run, starts))
-        return SilentRanks({}, elsewhere, self._signs, find_ranks_started(starts), self._world_size)
+        return OtherRanks({}, elsewhere, self._signs, find_ranks_started(starts), self._world_size)
 
     def _list_newest_starts(self) -> list[Start]:
         newest = max((launch for launch, _ in self._starts), default=0)
@@ -177,10 +177,10 @@ class RankQuiet(Rule):
             found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_rank_processes()
         }
         elsewhere, started = frozenset(view.list_ranks_elsewhere()), find_ranks_started(self._list_newest_starts())
-        others = SilentRanks(endings, elsewhere, self._signs, started, self._world_size)
+        others = OtherRanks(endings, elsewhere, self._signs, started, self._world_size)
         return self._update_findings(others, over=view.over)
 
-    def _update_findings(self, others: SilentRanks, *, over: bool) -> list[Finding]:
+    def _update_findings(self, others: OtherRanks, *, over: bool) -> list[Finding]:
         """A finding for each time at which the job was held up; those given out are kept up to date.
 
         While one goes on, what else comes belongs to it; once it is over, the next is given out.

@@ -44,7 +44,7 @@ class _State:
     step: int = 0
     uses_zero: bool = False  # a group has had its rate back: with 0 the program switches groups off for a time
     is_reported: bool = False
-    reported: list[int] = field(default_factory=list)  # groups reported as 0 from the start
+    reported_groups: list[int] = field(default_factory=list)  # groups reported as 0 from the start
 
 
 @RULES.add
@@ -96,7 +96,7 @@ class GroupRateZero(ObservingRule[_State]):
         zero = [] if state.is_reported else _find_zero_from_start(state)
         if not zero:
             return ()
-        state.is_reported, state.reported = True, zero
+        state.is_reported, state.reported_groups = True, zero
         cause = "the rate of the group, or a multiplier of it, is 0 in the configuration"
         return self.report_from(process, self._given, self._make_zero_finding(process, state, zero, cause))
 
@@ -109,7 +109,11 @@ class GroupRateZero(ObservingRule[_State]):
         found: list[Finding] = []
         for seen in view.processes.values():
             state = self._states.get(seen.process.label)
-            if state is not None and state.reported and all(state.courses[n].had_rate for n in state.reported):
+            if (
+                state is not None
+                and state.reported_groups
+                and all(state.courses[n].had_rate for n in state.reported_groups)
+            ):
                 self._withdraw_given(seen.process, state)
             is_known = state is not None and seen.end is not None  # a run cut off may have gone on with a rate
             fallen = _find_fallen(state, seen.step) if state is not None and is_known else []
@@ -130,7 +134,7 @@ class GroupRateZero(ObservingRule[_State]):
         if self._given and self._is_origin(self._given[0], process):
             self._given[0].severity = "info"
             self._given[0].evidence.append("later they had a learning rate above 0")
-            state.reported = []
+            state.reported_groups = []
 
     def _add_to_given(self, process: ProcessDir, state: _State, indices: Sequence[int]) -> None:
         """Groups whose rate fell, beside those that never had one."""

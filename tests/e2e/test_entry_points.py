@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chance import choose_seed, pick_share
+from tests.chance import choose_seed
 from tests.e2e.entries.table import HEAD, SETUPS, Outcome, execute_bare, list_entries, list_unknown, run_setup
 
 ALL = bool(os.environ.get("ENTRIES_ALL"))
@@ -25,7 +25,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 # Together they hold every entry that the nine setups have.
-@pytest.mark.parametrize("name", pick_share(["capture", "debuggers", "extreme", "pair", "profile", "trackers"], 2))
+@pytest.mark.parametrize("name", ["capture", "debuggers", "extreme", "pair", "profile", "trackers"])
 def test_every_entry_is_known(bare: Outcome, tmp_path: Path, name: str) -> None:
     setup = SETUPS[name]
     entries, _ = list_entries(setup, tmp_path, None if setup.parts else bare)

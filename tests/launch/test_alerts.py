@@ -133,7 +133,7 @@ def test_errors_that_differ_each_time_are_no_flood(run_dir: RunDir, capsys: pyte
     for number in range(20):
         made.add_finding(make_finding("x", code=f"TD-N{number:03d}"))
     made.finish_sending(make_verdict(run_dir), 0)
-    assert len(capsys.readouterr().err.splitlines()) == alerts.MAX_SAID
+    assert len(capsys.readouterr().err.splitlines()) == alerts.MAX_REPORTED
 
 
 def test_a_command_that_is_gone_is_one_line(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

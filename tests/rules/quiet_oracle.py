@@ -7,7 +7,7 @@ from tdbg.rules._quiet_cases import (
     WAITING,
     Case,
     Episode,
-    SilentRanks,
+    OtherRanks,
     _is_crossed,
     _is_rarer,
     _is_waiting_along,
@@ -16,7 +16,7 @@ from tdbg.rules._quiet_cases import (
 )
 
 
-def find_cases_slowly(episodes: Sequence[Episode], silent_ranks: SilentRanks, over: bool) -> Iterator[Case]:
+def find_cases_slowly(episodes: Sequence[Episode], other_ranks: OtherRanks, over: bool) -> Iterator[Case]:
     """Every wait in which it is known who was missing."""
     for wait in episodes:
         if wait.state not in WAITING:
@@ -33,10 +33,8 @@ def find_cases_slowly(episodes: Sequence[Episode], silent_ranks: SilentRanks, ov
             yield Case(together, missing)
         else:
             heard = {wait.rank, *(other.rank for other in others)}
-            members = wait.seen.ranks or range(wait.seen.size or len(silent_ranks.endings))
-            silent = {
-                rank: silent_ranks.endings.get(rank, "never took a step") for rank in members if rank not in heard
-            }
-            here = {rank: how for rank, how in silent.items() if rank not in silent_ranks.elsewhere}
+            members = wait.seen.ranks or range(wait.seen.size or len(other_ranks.endings))
+            silent = {rank: other_ranks.endings.get(rank, "never took a step") for rank in members if rank not in heard}
+            here = {rank: how for rank, how in silent.items() if rank not in other_ranks.elsewhere}
             if over and wait.over_t is None and wait.state in SURE and silent:
                 yield Case(together, silent=here, elsewhere=() if here else sorted(silent))

@@ -10,7 +10,7 @@ from streams import HOST, Stream
 from tdbg.core.events import ChildExit, Finding, Note, Observation, ProbeOff, Start, Step
 from tdbg.core.observations.hang import HungRank
 from tdbg.core.rundir import ProcessDir, RunDir
-from tdbg.rules._quiet_cases import Case, Episode, KindIndex, SilentRanks, find_cases
+from tdbg.rules._quiet_cases import Case, Episode, KindIndex, OtherRanks, find_cases
 from tdbg.rules.r006_rank_quiet import MAX_FINDINGS, RankQuiet
 from tdbg.rules.rule_engine import RuleEngine
 from tests.rules.quiet_oracle import find_cases_slowly
@@ -62,10 +62,10 @@ def test_waits_that_are_judged_together_are_judged_as_each_by_itself(seed: int) 
         for rank in range(ranks):
             for number in range(draw.choice([0, 1, 1, 1, 2])):
                 episodes.append(draw_episode(draw, rank, 100.0 * number + draw.choice([0.0, 0.5, 14.0, 40.0])))
-        silent_ranks = SilentRanks(dict.fromkeys(range(ranks), "ended"), frozenset(draw.choice([(), (ranks - 1,)])))
+        other_ranks = OtherRanks(dict.fromkeys(range(ranks), "ended"), frozenset(draw.choice([(), (ranks - 1,)])))
         for over in (True, False):
-            expected = sorted({repr(describe_case(case)) for case in find_cases_slowly(episodes, silent_ranks, over)})
-            assert sorted({repr(describe_case(case)) for case in find_cases(episodes, silent_ranks, over)}) == expected
+            expected = sorted({repr(describe_case(case)) for case in find_cases_slowly(episodes, other_ranks, over)})
+            assert sorted({repr(describe_case(case)) for case in find_cases(episodes, other_ranks, over)}) == expected
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -79,7 +79,7 @@ def test_no_event_that_opens_a_case_is_passed_over(seed: int) -> None:
             episode.over_t = None
             read.append([episode])
             opened = index.may_open_case(episode, read) or opened
-            if list(find_cases([one for kept in read for one in kept], SilentRanks(), False)):
+            if list(find_cases([one for kept in read for one in kept], OtherRanks(), False)):
                 assert opened
 
 

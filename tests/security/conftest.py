@@ -50,9 +50,9 @@ class Place:
     ) -> subprocess.CompletedProcess[str]:
         from tdbg.cli import main
 
-        said = sys.modules.get("tdbg.core.config_files")
-        if said is not None:
-            said._said.clear()  # what is said once a process
+        config_files = sys.modules.get("tdbg.core.config_files")
+        if config_files is not None:
+            config_files._reported.clear()  # what is said once a process
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.chdir(cwd),

@@ -27,7 +27,7 @@ OPTIONS: Options = {
     **SELECTION,
     "json": JSON,
 }
-TOLD = 20  # outputs that could not be stored
+MAX_NAMED = 20  # outputs that could not be stored
 LAYER_COLUMNS = ("path", "dtype", "shape", "datapoints", "bytes")
 
 
@@ -57,11 +57,11 @@ def list_pages(args: LsArgs) -> int:
             print_lines([format_summary(found)])
             _print_listing(pages, found, args)
         say_problems(pages)
-        for what, count in found.refused.most_common(TOLD):
+        for what, count in found.refused.most_common(MAX_NAMED):
             print_messages(safe(f"{format_count(count, 'datapoint', 'has')} outputs that were not stored: {what}"))
-        if len(found.refused) > TOLD:
+        if len(found.refused) > MAX_NAMED:
             print_messages(
-                f"and {format_count(len(found.refused) - TOLD, 'more output')} that could not be stored; --json lists them"
+                f"and {format_count(len(found.refused) - MAX_NAMED, 'more output')} that could not be stored; --json lists them"
             )
         if message := shared.describe():
             print_messages(safe(message))

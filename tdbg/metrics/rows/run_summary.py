@@ -48,7 +48,7 @@ class RunSummary:
         self.printed = Tally()  # read from text: apart, because no rule may be certain of it
         self.orders: dict[tuple[str, int], RowOrder] = {}  # by source and rank
         self.units: dict[str, set[str]] = {}  # key -> what it was said to be measured in
-        self.empty_sets: list[tuple[int, int, str, str]] = []  # rank, step, key, and metrics without a sample
+        self.empty_metrics: list[tuple[int, int, str, str]] = []  # rank, step, key, and metrics without a sample
         self.dumps: list[tuple[int, dict[str, object]]] = []  # rank and dump, in order
         self._clock: dict[int, float] = {}
 
@@ -71,8 +71,8 @@ class RunSummary:
                 found = self.units.setdefault(key, set())
                 if len(found) < MAX_SETS:
                     found.add(unit)
-        if line.text and line.source in OWN and len(self.empty_sets) < MAX_SETS:
-            self.empty_sets += [
+        if line.text and line.source in OWN and len(self.empty_metrics) < MAX_SETS:
+            self.empty_metrics += [
                 (rank, line.step, key, text) for key, text in line.text.items() if key.endswith(COUNT_0)
             ]
         if line.source == "tdbg" and line.epoch is not None and line.phase == "train":

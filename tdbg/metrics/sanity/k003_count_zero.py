@@ -37,11 +37,11 @@ class CountZero(Rule):
 
     def has_signal(self, seen: RunSummary) -> bool:
         """True for rows of what says which metrics had no sample."""
-        return bool(seen.empty_sets) or any(source == "tracker" for source, _ in seen.orders)
+        return bool(seen.empty_metrics) or any(source == "tracker" for source, _ in seen.orders)
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         unique = list(
-            {(rank, step, key): (rank, step, key, text) for rank, step, key, text in seen.empty_sets}.values()
+            {(rank, step, key): (rank, step, key, text) for rank, step, key, text in seen.empty_metrics}.values()
         )
         if not unique:
             return

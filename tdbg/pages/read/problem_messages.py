@@ -4,7 +4,7 @@ from tdbg.core.output import print_messages
 from tdbg.core.tables import format_count, safe
 from tdbg.pages.read.page_set import PageSet
 
-TOLD = 20  # problems, before the rest is a number
+MAX_NAMED = 20  # problems, before the rest is a number
 
 
 def say_problems(pages: PageSet, *, drops: bool = True) -> None:
@@ -14,7 +14,7 @@ def say_problems(pages: PageSet, *, drops: bool = True) -> None:
         print_messages(
             f"rank {drop.rank} dropped {format_count(drop.datapoints, 'datapoint')}{steps}: {safe(drop.reason)}"
         )
-    for problem in pages.problems[:TOLD]:
+    for problem in pages.problems[:MAX_NAMED]:
         print_messages(safe(str(problem)))
-    if len(pages.problems) > TOLD:
-        print_messages(f"and {len(pages.problems) - TOLD} more: `tdbg inspect-pages verify` lists them")
+    if len(pages.problems) > MAX_NAMED:
+        print_messages(f"and {len(pages.problems) - MAX_NAMED} more: `tdbg inspect-pages verify` lists them")

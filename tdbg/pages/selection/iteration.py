@@ -9,7 +9,7 @@ from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.selection.locations import Selected, select_datapoints
 
-TOLD = 20
+MAX_NAMED = 20
 
 
 class ReadErrors:
@@ -21,13 +21,13 @@ class ReadErrors:
     def report(self, datapoint: Datapoint, error: Exception) -> None:
         """Say it on stderr."""
         self.count += 1
-        if self.count <= TOLD:
+        if self.count <= MAX_NAMED:
             print_messages(safe(f"datapoint {datapoint.key}: {error}"))
 
     def report_remaining(self) -> int:
         """Say how many more there were; the exit code: 2 if there were any."""
-        if self.count > TOLD:
-            print_messages(f"and {format_count(self.count - TOLD, 'more tensor')} that cannot be read")
+        if self.count > MAX_NAMED:
+            print_messages(f"and {format_count(self.count - MAX_NAMED, 'more tensor')} that cannot be read")
         return 2 if self.count else 0
 
 

@@ -85,7 +85,7 @@ class TrainingLoop(EveryUpdate):
         self._window = 0  # backward calls since the last update of any optimizer
         self._last_window = 0
         self._inputs = WindowInputs()
-        self._reported = 0
+        self._reported_count = 0
         self._feed: Source = None  # the dataset of the last batch that was not for evaluation
         self._trained: Source = None  # that of the last backward
         self._evaluated = self.monitor.eval_calls
@@ -326,8 +326,8 @@ class TrainingLoop(EveryUpdate):
     def _end_window(self, track: Track, step: int) -> None:
         """The update of the optimizer whose steps are counted: tell of the window, and begin the next one."""
         window = self._window
-        if window != self._last_window and window and not track.inside and self._reported < MAX_REPORTED:
-            self._reported += 1
+        if window != self._last_window and window and not track.inside and self._reported_count < MAX_REPORTED:
+            self._reported_count += 1
             self.emit(AccumulationChanged(window=window, before=self._last_window), step=step)
         self._last_window = window
         self._report_phase(step)

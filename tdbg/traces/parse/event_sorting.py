@@ -24,7 +24,7 @@ def in_order(read: Callable[[], Iterator[list[Event]]]) -> Iterator[list[Event]]
     """
     times = array("d")
     for batch in read():
-        times.extend(event.ts for event in batch if _is_counted(event))
+        times.extend(event.ts for event in batch if _is_kept(event))
     moments = np.sort(np.frombuffer(times)) if times else np.zeros(0)
     edges = [-math.inf, *np.unique(moments[SORTED::SORTED]).tolist(), math.inf]
     del times, moments
@@ -32,7 +32,7 @@ def in_order(read: Callable[[], Iterator[list[Event]]]) -> Iterator[list[Event]]
         held: list[Event] = []
         shared: dict[Any, Any] = {}
         for batch in read():
-            held += [_detach_event(event, shared) for event in batch if low <= event.ts < high and _is_counted(event)]
+            held += [_detach_event(event, shared) for event in batch if low <= event.ts < high and _is_kept(event)]
             if len(held) >= 2 * SORTED:
                 yield from _iter_sorted_batches(held)
                 held, shared = [], {}
@@ -45,7 +45,7 @@ def _iter_sorted_batches(events: list[Event]) -> Iterator[list[Event]]:
         yield events[at : at + AT_ONCE]
 
 
-def _is_counted(event: Event) -> bool:
+def _is_kept(event: Event) -> bool:
     return event.ph == "X" or event.name == event_names.MEMORY
 
 

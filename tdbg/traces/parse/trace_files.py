@@ -25,7 +25,7 @@ MERGED = re.compile(
     rb'^\{"tdbgRanks":\[(\d{1,9}(?:,\d{1,9})*)\]'
 )  # how `tdbg trace slice` begins a file of several ranks
 BEGINNING = 1 << 16  # bytes that are looked at to tell whether a file is a trace
-TOLD = 16  # ranks that are named
+MAX_NAMED = 16  # ranks that are named
 DEEP = 6  # folders below the one that is named
 NONE_YET = "`tdbg profile -- COMMAND` makes one"
 OF_A_LINK = "name what a link points to, or a trace that is a regular file"
@@ -102,7 +102,7 @@ def _describe_left_out(left_out: Sequence[str]) -> str:
 
 def _list_ranks(ranks: Sequence[int]) -> str:
     """``rank 0``, or ``the ranks 0, 1 and 98 more``."""
-    return f"{'rank' if len(ranks) == 1 else 'the ranks'} {join_limited(ranks, TOLD)}"
+    return f"{'rank' if len(ranks) == 1 else 'the ranks'} {join_limited(ranks, MAX_NAMED)}"
 
 
 def _traces_in_file(path: Path, wanted: Callable[[int], bool] | None) -> list[TraceFile]:

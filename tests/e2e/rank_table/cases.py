@@ -225,8 +225,8 @@ def list_cases(hang_s: float = HANG_S) -> list[Case]:
 def list_tested() -> list[Case]:
     """What the tests run: every fourth fault, its twin and the other healthy programs, two ranks under torchrun.
 
-    All of them (TDBG_TEST_ALL=1) take seven minutes more. Not those of too little CPU and of slow ranks: another test beside them takes
-    CPU as well. test_slow_ranks.py has slow ranks whose time does not depend on that.
+    All of them (TDBG_TEST_ALL=1) take seven minutes more. Not those of too little CPU and of slow ranks: another test
+    beside them takes CPU as well. test_slow_ranks.py has slow ranks whose time does not depend on that.
     """
     faults = pick_share((kind for kind in FAULTS if kind not in CONTENDED), 4)
     kinds = {*faults, *(FAULTS[kind].twin for kind in faults), *HEALTHY[len(TWINS) :]}
