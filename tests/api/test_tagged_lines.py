@@ -78,6 +78,7 @@ def test_in_a_run(program_runner):
     assert taken == ["set"], "a flag that the program logs under is taken"
 
 
+@pytest.mark.cold
 def test_workers_and_processes_without_torch_fall_back_to_logging(program_runner):
     done = program_runner(
         """
