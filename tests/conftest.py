@@ -52,7 +52,7 @@ def starts_processes(path: Path) -> bool:
     return "e2e" in path.parts or STARTS_PROCESSES.search(path.read_text(encoding="utf-8")) is not None
 
 
-LONG = {"e2e", "test_contributing.py"}  # folders and files
+LONG = {"e2e", "viewer", "test_contributing.py"}  # folders and files
 LAST_CHARACTERS = 3000  # of a failure's text, printed when it happens
 
 
