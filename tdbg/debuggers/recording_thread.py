@@ -106,14 +106,17 @@ class Pass(Job):
         split = {form.path for form in copied.list_forms() if form.shape[:1] == (self._samples,) and not form.note}
         about["rows"] = rows
         if "keys" in about:
-            about |= {"keys": _pick(about["keys"], rows), "split": [path for path in about["split"] if path in split]}
+            about |= {
+                "keys": _select_rows(about["keys"], rows),
+                "split": [path for path in about["split"] if path in split],
+            }
         of_padding = about.pop("padding", ())
         padded = [place for place, row in enumerate(rows) if row in of_padding]
         about.pop("flags", None)
         if padded:
             about |= {"flags": ["padding"], "padding": padded}
         scalars = {
-            path: _pick(value, rows) if isinstance(value, list) and len(value) == self._samples else value
+            path: _select_rows(value, rows) if isinstance(value, list) and len(value) == self._samples else value
             for path, value in copied.scalars.items()
         }
         if self.stats:
@@ -322,7 +325,7 @@ def _format_dtype(form: Form) -> str:
     return str(form.dtype).removeprefix("torch.")
 
 
-def _pick(values: Sequence[Any], rows: Sequence[int]) -> list[Any]:
+def _select_rows(values: Sequence[Any], rows: Sequence[int]) -> list[Any]:
     return [values[row] for row in rows]
 
 

@@ -86,11 +86,13 @@ class Drawings:
             if final is not None and (final.stamp == stamp or self._is_resting(final)):
                 return replace(final, is_current=final.stamp == stamp)
             if size < LARGE_BYTES:
-                return self._keep(self._final, run.path, draw_whole(run, stamp))
+                return self._cache_drawing(self._final, run.path, draw_whole(run, stamp))
             found = final or quick
             is_old = found is None or (found.stamp != stamp and time.monotonic() - found.drawn_at >= FRESH_S)
             if found is None or (is_old and not found.is_whole):
-                found = self._keep(self._quick, run.path, draw_quickly(run, stamp, failure.reason if failure else ""))
+                found = self._cache_drawing(
+                    self._quick, run.path, draw_quickly(run, stamp, failure.reason if failure else "")
+                )
             if not self._is_hopeless(failure, stamp):
                 self._start_drawing(run, stamp)  # last: on few cores it takes time from what is waited for
             return replace(found, is_current=found.stamp == stamp)
@@ -104,7 +106,7 @@ class Drawings:
     def _is_resting(final: Drawing) -> bool:
         return time.monotonic() - final.drawn_at < REST * final.took_s
 
-    def _keep(self, kept: OrderedDict[Path, Drawing], path: Path, drawing: Drawing) -> Drawing:
+    def _cache_drawing(self, kept: OrderedDict[Path, Drawing], path: Path, drawing: Drawing) -> Drawing:
         with self._lock:
             kept[path] = drawing
             kept.move_to_end(path)
@@ -136,7 +138,7 @@ class Drawings:
             except (ValueError, KeyError, TypeError):
                 last = "it printed something else than a drawing"
         if drawing is not None:
-            self._keep(self._final, run.path, drawing)
+            self._cache_drawing(self._final, run.path, drawing)
         with self._lock:
             self._process = None
             if drawing is not None:

@@ -62,20 +62,8 @@ def test_every_document_has_a_schema() -> None:
 @pytest.fixture(scope="module", params=PROGRAMS)
 def printed_documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     run = tmp_path_factory.mktemp(request.param) / "run"
-    words = [
-        sys.executable,
-        "-m",
-        "tdbg",
-        "run",
-        "--quiet",
-        "-f",
-        "MEMORY",
-        "--run-dir",
-        str(run),
-        "--",
-        sys.executable,
-    ]
-    words += PROGRAMS[request.param]
+    start = ["-m", "tdbg", "run", "--quiet", "-f", "MEMORY", "--run-dir"]
+    words = [sys.executable, *start, str(run), "--", sys.executable, *PROGRAMS[request.param]]
     words = warm_command(words) if "torch" in words[-1] else words
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(words, env=env, check=False, capture_output=True, timeout=120)

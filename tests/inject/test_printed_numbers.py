@@ -140,7 +140,7 @@ class Recording:
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, dict[Any, Any], int, str]] = []
-        self.hears = True
+        self.is_listening = True
         self.booked: list[float] = []
         self.left_out: dict[str, int] = {}
 

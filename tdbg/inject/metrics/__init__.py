@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         rehearses: bool  # Lightning tries out the validation: nothing of it counts
 
         @property
-        def hears(self) -> bool:
+        def is_listening(self) -> bool:
             """False while nothing that the program logs is to be taken."""
 
         def record_logged(

@@ -67,7 +67,7 @@ class Dumps:
         self._lock = threading.RLock()
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def requested_flags(self) -> tuple[str, ...]:
         """The flags that are on now."""
         flags = self.feed.monitor.settings.flags
         return tuple(name for name in FLAGS if flags.get(name))
@@ -78,16 +78,16 @@ class Dumps:
 
     def _look_at(self, tracker: "MetricsTracker", phase: str) -> None:
         feed = self.feed
-        if tracker is self._own or not feed.hears:
+        if tracker is self._own or not feed.is_listening:
             return
         begun = time.perf_counter()
         self._foreign = True
         found = tracker.phases[phase]
         if missing := [key for key in found.empty if key not in found.strange]:
             self._report_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
-        if phase != TRAIN and self.asked:
+        if phase != TRAIN and self.requested_flags:
             self._dump_state(tracker, phase, feed.monitor.user_facing_step)
-        feed.monitor.budget.charge("metrics", time.perf_counter() - begun, asked=bool(self.asked))
+        feed.monitor.budget.charge("metrics", time.perf_counter() - begun, asked=bool(self.requested_flags))
 
     def _report_empty(self, phase: str, found: Any, missing: list[str]) -> None:
         """Metrics without a sample: TD-K003 reads it."""
@@ -110,7 +110,7 @@ class Dumps:
             "VALIDATION_METRICS": ("SUMMARY", _format_values(tracker, phase)),
             "DUMP_METRICS": ("STATE", f"{phase}: {kept}"),
         }
-        for flag in self.asked:
+        for flag in self.requested_flags:
             part, text = reports[flag]
             values = {"phase": phase, "file": kept}
             event = Observation(
@@ -130,7 +130,7 @@ class Dumps:
 
     def buffer_row(self, row: Row, samples: int = 0) -> None:
         """Keep what a row says, while a flag is on. samples: of a training step."""
-        if not self.asked or self._foreign:
+        if not self.requested_flags or self._foreign:
             return
         begun = time.perf_counter()
         self._waiting.append((row, samples))
@@ -142,7 +142,7 @@ class Dumps:
 
     def dump_validation_state(self, step: int) -> None:
         """A pass of evaluation is over, which came after this step."""
-        if not self.asked or self._foreign:
+        if not self.requested_flags or self._foreign:
             return
         begun = time.perf_counter()
         with self._lock:

@@ -130,7 +130,7 @@ class Feed:
     # what the program logs
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """False while tdbg is switched off or runs a batch of its own again, and while validation is tried out."""
         return not (self.is_off or self.rehearses or self.monitor.rerunning) and self.monitor.active
 

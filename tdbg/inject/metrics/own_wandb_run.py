@@ -127,7 +127,7 @@ class OwnRun:
         """The arguments of ``log`` with what is new, and what share of the values that is; None to leave them."""
         begun = time.perf_counter()
         run, data = args[0], args[1] if len(args) > 1 else kwargs.get("data")
-        if not (self._feed.hears and type(data) is dict):
+        if not (self._feed.is_listening and type(data) is dict):
             return None
         try:
             state = self._find_state(run)
@@ -211,7 +211,7 @@ class OwnRun:
 
     def _complete_run(self, run: Any) -> None:
         """The program is about to finish the run: add all that is known by now."""
-        state = self._find_state(run) if self._feed.hears else None
+        state = self._find_state(run) if self._feed.is_listening else None
         if state is None:
             return
         self._open.pop(run.id)

@@ -66,7 +66,7 @@ class PrintedNumbers:
             self._burst += 1
             self._latest = text[:MAX_CHARS], step, phase
         now = time.perf_counter()
-        if now >= self._due and self._feed.hears:
+        if now >= self._due and self._feed.is_listening:
             self.parse_waiting(now)
 
     @staticmethod

@@ -50,10 +50,10 @@ class KeptAnswers:
                 return kept[1]
         found = read()
         if _is_at_rest(states):
-            self._keep(key, states, found)
+            self._cache_answer(key, states, found)
         return found
 
-    def _keep(self, key: Key, states: States, found: dict[str, Any]) -> None:
+    def _cache_answer(self, key: Key, states: States, found: dict[str, Any]) -> None:
         size = len(encode_json(found))
         if size > MAX_KEPT_BYTES:
             return

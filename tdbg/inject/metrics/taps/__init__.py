@@ -93,7 +93,7 @@ class Tap:
     def _call_listener(self, listener: Callable[..., None], *args: object) -> None:
         """Call a listener while the feed hears, and book its time. Below the feed's guard."""
         feed = self.feed
-        if not feed.hears:
+        if not feed.is_listening:
             return
         begun = time.perf_counter()
         try:
