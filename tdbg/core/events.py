@@ -340,7 +340,12 @@ class Cost(Event):
     )
     sampled: int = doc("number of steps in which all gradients were checked", 0)
     away_ms: float = doc("time without hooks on root modules, because the hooks cost more than the budget", 0.0)
-    away_steps: int = doc("number of steps in away_ms; they are counted and their losses checked", 0)
+    away_steps: int = doc(
+        "number of steps in away_ms; they are counted, and their losses checked but for those below", 0
+    )
+    unchecked_losses: int = doc(
+        "losses of such steps that were not checked, because that costs more than the budget", 0
+    )
     by_part: dict[str, float] = doc("own_ms by part of tdbg", factory=dict)
     errors: int = doc("number of exceptions inside tdbg that were swallowed", 0)
     dropped: int = doc("events not written (disk budget, full disk)", 0)

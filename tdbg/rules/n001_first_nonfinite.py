@@ -74,7 +74,7 @@ BRACKETED = (
 )
 BRACKETED_TRY = "add an eps inside the root or norm, in whichever of these has one"
 WATCH_ALL = "; --max-overhead 100 looks before each update and runs the batch again, which names the module"
-UNWATCHED = "run it again so that these steps are watched: choose another --window, or raise --max-overhead"
+UNWATCHED = "run it again so that each of these steps is watched: raise --max-overhead or --allowance, or choose another --window"
 
 
 class _State:
@@ -113,7 +113,8 @@ class FirstNonFinite(Rule):
     between it and the loss", the bad gradient passed that module, and another model may have made it. `gradient`:
     the named parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates.
     The batch is kept beside the events, so the step can be repeated without the run. Steps that a profiler recorded
-    are only counted: a value from there is told with all of them, without module and batch. `tdbg run
+    are only counted: a value from there is told with all of them, without module and batch; so are steps of less
+    than a millisecond of which only one in up to 8 is checked, once the allowance is used up. `tdbg run
     --stop-before-update` ends the run while the weights are still good. Where the loss had risen far before an
     overflow, that rise is named as the cause, and not the module that gave way.
 

@@ -47,6 +47,7 @@ class WatchedRow(TypedDict):
     batches: int
     checkpoints: int
     hooked_pct: float
+    unchecked_losses: int
     rules: int
     rules_armed: int
 
@@ -79,6 +80,7 @@ def count_watched(view: View, level: str, rules: int, rules_armed: int) -> Watch
         "batches": find_least(lambda found: found.batches),
         "checkpoints": sum(found.checkpoints for found in ranks),
         "hooked_pct": min(map(_compute_hooked_pct, ranks), default=100.0),
+        "unchecked_losses": max((found.cost.unchecked_losses for found in ranks if found.cost), default=0),
         "rules": rules,
         "rules_armed": rules_armed,
     }
@@ -113,18 +115,21 @@ def format_watched(row: WatchedRow | None, level: str) -> str:
         parts.append(format_count(row["checkpoints"], "checkpoint"))
     seen = ", ".join(parts) or "no step and no evaluation"
     seen += f", on each of {format_count(row['ranks'], 'rank')}" if row["ranks"] > 1 and parts else ""
-    hooked = (
-        f"; hooks on modules for {row['hooked_pct']:.0f} % of the time (short calls)"
-        if round(row["hooked_pct"]) < 99
-        else ""
-    )
     if row["ranks_elsewhere"]:
         seen += (
             f"; {format_ranks(row['ranks_elsewhere'])} of another host: not in this run directory (`tdbg join` adds it)"
         )
     higher = f", at times {row['level']}" if row["level"] != level else ""
     armed = f"; {row['rules_armed']} of {format_count(row['rules'], 'check')} active" if row["rules"] else ""
-    return f"watched (--level {level}{higher}): {seen}{hooked}{armed}"
+    return f"watched (--level {level}{higher}): {seen}{_format_short_calls(row)}{armed}"
+
+
+def _format_short_calls(row: WatchedRow) -> str:
+    """What calls too short for the budget have left out."""
+    unchecked = f", {format_count(row['unchecked_losses'], 'loss')} not checked" if row["unchecked_losses"] else ""
+    if round(row["hooked_pct"]) >= 99 and not unchecked:
+        return ""
+    return f"; hooks on modules for {row['hooked_pct']:.0f} % of the time{unchecked} (short calls)"
 
 
 def format_not_watched(level: str, rows: Sequence[NotWatched]) -> str:

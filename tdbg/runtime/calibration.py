@@ -39,7 +39,8 @@ REPEATS = 21
 # more than the operations here (4.5 us an entry against 3.4), but would start autograd's engine, which no process that
 # forks later is to have. Both were measured in blocks with and without tdbg's hooks, in turn.
 REAL_CALL, AFTER_BACKWARD = 1.6, 1.3
-SKIPPED_REPEATS = 5  # some 4 ms at the start of every rank
+SKIPPED_REPEATS = 5  # twice some 4 ms at the start of every rank
+NEVER = 1 << 40  # steps from one check to the next
 PART = "calibration"
 
 
@@ -49,9 +50,10 @@ class Overhead(NamedTuple):
     call_s: float  # of a module with a hook before and one after it
     entry_s: float  # of a wrapper around one of torch's functions, or of an optimizer's hook
     skipped_s: float  # of a step on the fast path, where nothing is timed
+    unchecked_s: float  # of one there whose losses are not checked
 
 
-USUAL = Overhead(16e-6, 4.5e-6, 12e-6)
+USUAL = Overhead(16e-6, 4.5e-6, 12e-6, 7e-6)
 
 
 class _Idle(nn.Module):
@@ -61,7 +63,7 @@ class _Idle(nn.Module):
         return value
 
 
-def _list_fast_entries(tensor: Tensor) -> list[tuple[Callable[[], object], Callable[[], object]]]:
+def _list_fast_entries(tensor: Tensor, check_every: int = 1) -> list[tuple[Callable[[], object], Callable[[], object]]]:
     """The four entries of a step on the fast path, in order, on a state of tdbg's own: without tdbg, and with it."""
     state = State()
     state.reset_state()
@@ -75,7 +77,8 @@ def _list_fast_entries(tensor: Tensor) -> list[tuple[Callable[[], object], Calla
     idle: Any = _IdleOptimizer()
     backward = path.around_backward(original, original)
     clip = path.around_clip(original, original, _do_nothing)
-    path.start_skipping(sys.maxsize, idle, math.inf, math.inf)
+    path.start_skipping(sys.maxsize // 2, idle, math.inf, math.inf, check_every)
+    path.steps_left -= 1  # the first is checked
     return [
         (lambda: original(number), lambda: backward(number)),
         (lambda: original([tensor]), lambda: clip([tensor])),
@@ -131,12 +134,19 @@ def _measure_once() -> Overhead:
         extra = [_compare_times(took_s, plain, entered) for _ in range(REPEATS)]
         return max(median(extra) - (budget.own_s - begun_s) / REPEATS, 0.0)
 
-    entries = _list_fast_entries(tensor)
-    skipped = [[_compare_times(took_s, *pair) for pair in entries] for _ in range(SKIPPED_REPEATS)]
+    def step_s(check_every: int) -> float:
+        """A step on the fast path."""
+        entries = _list_fast_entries(tensor, check_every)
+        extras = [[_compare_times(took_s, *pair) for pair in entries] for _ in range(SKIPPED_REPEATS)]
+        medians: list[float] = [median(extra) for extra in zip(*extras, strict=True)]
+        return sum(max(extra, 0.0) for extra in medians)
+
+    skipped_s = step_s(1)
     return Overhead(
         REAL_CALL * extra_s(lambda: idle(None), lambda: hooked(None)),
         AFTER_BACKWARD * extra_s(lambda: None, hide_from_compiler(enter_hook)),
-        sum(max(median(extra), 0.0) for extra in zip(*skipped, strict=True)),
+        skipped_s,
+        min(step_s(NEVER), skipped_s),
     )
 
 

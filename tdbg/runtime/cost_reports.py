@@ -54,6 +54,7 @@ class CostReports:
             sampled=state.sampled,
             away_ms=round(self._duty.away_s(now) * 1e3, 3),
             away_steps=self._duty.steps,
+            unchecked_losses=self._duty.unchecked_losses,
             by_part={part: round(seconds * 1e3, 3) for part, seconds in budget.by_part.copy().items()},
             level=settings.level,
             flags=[name for name, value in settings.flags.items() if value is not False],

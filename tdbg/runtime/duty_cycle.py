@@ -17,6 +17,7 @@ KEEPING_PART = 0.4  # and not more than this part of a budget that the user name
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
 SKIPPED_STEPS = 32  # so many steps in a row are skipped,
 SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
+MAX_CHECK_EVERY = 8  # skipped steps: a bad loss is found so many late at most; a power of two
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
@@ -63,6 +64,7 @@ class DutyCycle:
         self.keeps_calls = False
         self.until = 0.0
         self.steps = 0  # counted while the hooks were away
+        self.unchecked_losses = 0
         self._away_s = 0.0
         self._left_at = self._owed_s = 0.0
         self._step_s = math.inf  # the shortest step since the hooks are back
@@ -107,6 +109,20 @@ class DutyCycle:
         """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
         step_s = max(self._step_s, 1e-9)
         return max(int(min((self.until - now) / step_s, max(SKIPPED_S / step_s, SKIPPED_STEPS))), 0)
+
+    def compute_check_every(self, now: float) -> int:
+        """Losses of skipped steps are checked in one of so many, as the budget has it: a power of two.
+
+        In each one while the allowance lasts, and where the step's calls are kept, so that a bad loss can be located.
+        """
+        if self.keeps_calls or not self._budget.is_allowance_spent(now):
+            return 1
+        unchecked_s = self._budget.entry_s("unchecked_step")
+        checking_s = max(self._budget.entry_s("skipped_step") - unchecked_s, 0.0)
+        every = 1
+        while every < MAX_CHECK_EVERY and unchecked_s + checking_s / every > self._budget.share * self._step_s:
+            every *= 2
+        return every
 
     def training_continues(self) -> None:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""

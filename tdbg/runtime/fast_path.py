@@ -56,6 +56,8 @@ class FastPath:
         "_rate",
         "_skipped",
         "_state",
+        "_unchecked",
+        "_unchecked_bits",
         "_until",
         "steps_left",
         "thread",
@@ -76,6 +78,7 @@ class FastPath:
         self._loss_bound = -math.inf
         self._rate: Any = None
         self._until = 0.0
+        self._unchecked_bits = 0  # steps_left has one of them in a step whose losses are not checked
         self.thread = 0
 
     def reset_state(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
@@ -87,10 +90,17 @@ class FastPath:
         self._calls: list[tuple[weakref.ref[nn.Module], tuple[object, ...], dict[str, object]]] = []
         self._losses: list[Tensor | float] = []  # of the running step
         self._skipped = 0
+        self._unchecked = 0  # losses that were sent backward
         self.steps_left = 0
 
-    def start_skipping(self, steps: int, optimizer: Optimizer, loss_bound: float, until: float) -> None:
-        """Skip this many steps of the main optimizer. loss_bound: no trigger fires for a loss up to it. until: a time."""
+    def start_skipping(
+        self, steps: int, optimizer: Optimizer, loss_bound: float, until: float, check_every: int = 1
+    ) -> None:
+        """Skip this many steps of the main optimizer, rounded up to a multiple of ``check_every``.
+
+        loss_bound: no trigger fires for a loss up to it. until: a time. check_every: a power of two; losses and norms of
+        clipped gradients are checked in the first of so many steps.
+        """
         if not self._guard.on:
             return
         self._main_id = id(optimizer)
@@ -98,7 +108,8 @@ class FastPath:
         self._loss_bound = min(loss_bound, HIGHEST)
         self._until = until
         self.thread = get_ident()
-        self.steps_left = steps
+        self._unchecked_bits = check_every - 1
+        self.steps_left = -(-steps // check_every) * check_every
 
     @unseen_by_subclasses
     def stop_skipping(self) -> None:
@@ -127,10 +138,11 @@ class FastPath:
         """True while another thread skips its steps."""
         return self.steps_left > 0 and get_ident() != self.thread and time.perf_counter() < self._until
 
-    def take_skipped(self) -> int:
-        """Return the number of steps skipped since the last call."""
-        skipped, self._skipped = self._skipped, 0
-        return skipped
+    def take_skipped(self) -> tuple[int, int]:
+        """Return how many steps were skipped since the last call, and how many losses were not checked."""
+        taken = self._skipped, self._unchecked
+        self._skipped = self._unchecked = 0
+        return taken
 
     @property
     def has_calls(self) -> bool:
@@ -157,6 +169,9 @@ class FastPath:
         def backward(tensors: Any, *args: object, **kwargs: object) -> object:
             try:
                 if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
+                    if self.steps_left & self._unchecked_bits:
+                        self._unchecked += 1
+                        return original(tensors, *args, **kwargs)
                     try:
                         loss: Tensor | float
                         if (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None) and (
@@ -203,6 +218,8 @@ class FastPath:
             try:
                 if is_compiling() or self.steps_left <= 0 or get_ident() != self.thread:
                     return whole_path(parameters, *args, **kwargs)
+                if self.steps_left & self._unchecked_bits:
+                    return original(parameters, *args, **kwargs)
                 if type(parameters) is not list and not isinstance(parameters, Tensor):
                     parameters = list(parameters)
                 total = original(parameters, *args, **kwargs)

@@ -141,7 +141,12 @@ class Monitor(State):
         overhead = measure_overhead()
         self.budget.calibrate(
             # Two hooks each, booked once; a skipped step has a loss, two hooks of the optimizer's and a clipping.
-            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "skipped_step": overhead.skipped_s}
+            {
+                "call_begins": overhead.call_s,
+                "step_ended": 2 * overhead.entry_s,
+                "skipped_step": overhead.skipped_s,
+                "unchecked_step": overhead.unchecked_s,
+            }
             | dict.fromkeys(
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
             )
@@ -530,8 +535,11 @@ class Monitor(State):
 
     def _book_skipped(self) -> None:
         """Book the steps skipped since the last time."""
-        skipped = self.fast_path.take_skipped()
-        self.budget.book_times("skipped_step", skipped)
+        skipped, unchecked = self.fast_path.take_skipped()
+        self.duty.unchecked_losses += unchecked
+        unchecked = min(unchecked, skipped)  # several losses may be of one step
+        self.budget.book_times("skipped_step", skipped - unchecked)
+        self.budget.book_times("unchecked_step", unchecked)
         if self.duty.keeps_calls:
             self.budget.book_times("call_begins", skipped)
         else:
@@ -569,7 +577,9 @@ class Monitor(State):
             if not (listened or self.level_overrides.has_requests or is_anything_compiled()):
                 triggers = self.find_probe("triggers")
                 bound = math.inf if triggers is None or not triggers.on else triggers.loss_bound()
-                self.fast_path.start_skipping(self.duty.steps_to_skip(now), optimizer, bound, self.duty.until)
+                self.fast_path.start_skipping(
+                    self.duty.steps_to_skip(now), optimizer, bound, self.duty.until, self.duty.compute_check_every(now)
+                )
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""
@@ -694,6 +704,7 @@ class Monitor(State):
     def finish_run(self) -> None:
         """The process ends: write what is pending, and have probes say their last."""
         self.records.finish_pending()
+        self._book_skipped()
         if not (self.updates or len(self.optimizers)):  # calls without a backward were evaluation, gradients on or off
             self.eval_calls += self.calls.unused
         if self.active:

@@ -1,5 +1,6 @@
 """Stretches without module hooks: when they begin and end, what is still seen in them, and that their cost is told."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -241,7 +242,29 @@ def short_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", 0.0)
     seen = start_watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
+    seen.monitor.budget.allowance_s = math.inf  # which pays for the check of each loss
     return seen
+
+
+@pytest.mark.parametrize(
+    ("step_s", "allowance_s", "every"),
+    [
+        (2e-3, 0.0, 1),  # 16 us of 20
+        (1.2e-3, 0.0, 2),
+        (9e-4, 0.0, 4),
+        (5e-4, 0.0, 8),
+        (5e-4, 1e3, 1),
+    ],
+)
+def test_losses_are_checked_as_often_as_the_budget_has_it(step_s: float, allowance_s: float, every: int) -> None:
+    played = Played()
+    played.budget.calibrate({"skipped_step": 16e-6, "unchecked_step": 6e-6})
+    played.budget.allowance_s = allowance_s
+    played.play_steps(50, step_s, cost_s=step_s / 10)
+    played.budget.charge("glance", 1.0)
+    assert played.duty.is_away and played.duty.compute_check_every(played.now) == every
+    played.duty.keeps_calls = True
+    assert played.duty.compute_check_every(played.now) == 1, "a bad loss can be located"
 
 
 def test_a_program_of_short_steps_is_watched_now_and_then(short_steps: Watch) -> None:
@@ -293,6 +316,7 @@ def kept_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", 1e9)
     seen = start_watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
+    seen.monitor.budget.allowance_s = math.inf  # which pays for the check of each loss
     return seen
 
 

@@ -1,5 +1,6 @@
 """Steps on the fast path: what is seen in them all the same, and what leaves it."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.events import Trigger
 from tdbg.core.step_anomalies import WARM_RECORDS
-from tdbg.runtime.duty_cycle import SKIPPED_STEPS
+from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY, SKIPPED_STEPS
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -64,6 +65,7 @@ def fast_watch(request: pytest.FixtureRequest, start_watch: Start, monkeypatch: 
     monkeypatch.setattr("tdbg.runtime.duty_cycle.SKIPPED_S", 0.0)
     started = start_watch(max_overhead=None)
     started.monitor.budget.change_share(1e-4, time.perf_counter())
+    started.monitor.budget.allowance_s = math.inf  # which pays for the check of each loss
     return started
 
 
@@ -328,3 +330,66 @@ def test_a_backward_that_makes_nan_is_located_or_left_open(fast_watch: Watch) ->
     else:
         assert (found.phase, found.how, found.module, found.parameter) == ("gradient", "check", "", "")
         assert "clipping by a NaN norm" in found.note
+
+
+class ClippedProgram(Program):
+    """A training whose bad loss makes the weights bad, as most do."""
+
+    def run_step(self, factor: float = 1.0) -> float:
+        """One step; returns its loss."""
+        self.optimizer.zero_grad()
+        loss = self.model(torch.ones(2, 4)).square().mean() * factor
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def enter_unchecked_steps(self) -> None:
+        """Train until the next steps are on the fast path, of which the first of eight is checked."""
+        self.monitor.budget.allowance_s = 0.0
+        self.enter_fast_path(left=SKIPPED_STEPS, warm=False)
+        assert self.monitor.fast_path.steps_left == SKIPPED_STEPS and not SKIPPED_STEPS % MAX_CHECK_EVERY
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_without_an_allowance_one_loss_of_eight_is_checked(fast_watch: Watch) -> None:
+    program = ClippedProgram(fast_watch)
+    program.enter_unchecked_steps()
+    monitor, done = program.monitor, program.monitor.step
+    before = monitor.build_cost().unchecked_losses
+    for number in range(SKIPPED_STEPS):
+        program.run_step()
+        assert monitor.step == done + number + 1
+        assert monitor.attended == done + number // MAX_CHECK_EVERY * MAX_CHECK_EVERY + 1
+    program.run_step()
+    assert monitor.build_cost().unchecked_losses - before == SKIPPED_STEPS * (MAX_CHECK_EVERY - 1) // MAX_CHECK_EVERY
+    assert not fast_watch.bad_values and not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+@pytest.mark.parametrize("at", range(MAX_CHECK_EVERY + 1))
+def test_a_bad_loss_is_named_with_the_steps_that_were_not_checked(fast_watch: Watch, at: int) -> None:
+    program = ClippedProgram(fast_watch)
+    program.enter_unchecked_steps()
+    done = program.monitor.step
+    for number in range(MAX_CHECK_EVERY + 2):
+        program.run_step(math.nan if number == at else 1.0)
+    (found,) = fast_watch.bad_values
+    if at % MAX_CHECK_EVERY == 0:
+        assert (found.step, found.until, found.weights) == (done + at + 1, 0, "intact")
+    else:  # whether the loss or the update after it was bad in the first of them is not known
+        assert (found.step, found.until, found.weights) == (done + 2, done + MAX_CHECK_EVERY, "updated")
+        assert "skipped to stay within the budget" in found.note
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_a_run_that_ends_in_unchecked_steps_has_its_weights_checked(fast_watch: Watch, is_bad: bool) -> None:
+    program = ClippedProgram(fast_watch)
+    program.enter_unchecked_steps()
+    done = program.monitor.step
+    for number in range(4):
+        program.run_step(math.nan if is_bad and number == 2 else 1.0)
+    program.monitor.finish_run()
+    assert [(found.step, found.until) for found in fast_watch.bad_values] == [(done + 2, done + 4)] * is_bad
+    assert program.monitor.build_cost().unchecked_losses >= 3, "also of the steps since the last whole one"

@@ -15,6 +15,7 @@ from tdbg.probes.dataloader.feeds import format_dataset_name
 from tdbg.probes.dataloader.sampler_order import read_batch_indices
 from tdbg.probes.first_bad.refuting import find_gradient_trace, refute_gradient, update_explains
 from tdbg.runtime import tensors
+from tdbg.runtime.deferred_reads import device_idle
 from tdbg.runtime.device_losses import Copy, can_copy
 from tdbg.runtime.rerun import Call, Located, is_finite_without, locate_backward, locate_forward
 from tdbg.runtime.root_modules import Names
@@ -183,6 +184,16 @@ class FirstBad(Probe):
     def run_ends(self) -> None:
         with guarded("a device that failed gives no values"):
             self._check_held_evaluations(wait=True)
+            self._check_last_weights()
+
+    def _check_last_weights(self) -> None:
+        """Where the last losses of the run were not checked: report weights that are bad."""
+        monitor = self.monitor
+        is_known = monitor.bad_seen or not monitor.duty.unchecked_losses or monitor.step <= monitor.attended
+        if not is_known and device_idle() and self._list_bad_weights():
+            event = self._build_event(monitor.step)
+            self._from_weights(event)
+            self._send_event(event)
 
     def _hold_evaluation(self, call: Call, output: object, outputs: list[torch.Tensor]) -> None:
         """Have a device say whether the outputs are finite; until then the call is held, if that is no great matter."""
