@@ -168,10 +168,10 @@ class FastPath:
 
         def backward(tensors: Any, *args: object, **kwargs: object) -> object:
             try:
+                if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
+                    self._unchecked += 1
+                    return original(tensors, *args, **kwargs)
                 if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
-                    if self.steps_left & self._unchecked_bits:
-                        self._unchecked += 1
-                        return original(tensors, *args, **kwargs)
                     try:
                         loss: Tensor | float
                         if (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None) and (
@@ -216,10 +216,10 @@ class FastPath:
 
         def clip_grad_norm_(parameters: Any, *args: object, **kwargs: object) -> object:
             try:
+                if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
+                    return original(parameters, *args, **kwargs)
                 if is_compiling() or self.steps_left <= 0 or get_ident() != self.thread:
                     return whole_path(parameters, *args, **kwargs)
-                if self.steps_left & self._unchecked_bits:
-                    return original(parameters, *args, **kwargs)
                 if type(parameters) is not list and not isinstance(parameters, Tensor):
                     parameters = list(parameters)
                 total = original(parameters, *args, **kwargs)
@@ -249,6 +249,11 @@ class FastPath:
     @trace_as_nothing
     def hook_before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook before each step of any optimizer."""
+        if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
+            state = self._state
+            if state.in_update is None and id(optimizer) == self._main_id:
+                state.in_update = optimizer
+                return
         if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
@@ -262,6 +267,15 @@ class FastPath:
     @trace_as_nothing
     def hook_after_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook after each step of any optimizer."""
+        if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
+            state = self._state
+            if optimizer is state.in_update:  # its learning rate is checked with the next loss
+                state.in_update = None
+                state.updates += 1
+                state.step += 1
+                self._skipped += 1
+                self.steps_left -= 1
+                return
         if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None or optimizer is not state.in_update:
