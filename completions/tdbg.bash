@@ -5,7 +5,7 @@
 _tdbg_commands() {
     case "$1" in
         '') reply='run profile report runs join status control view stacks filter-logs inspect-pages trace metrics flags explain doctor demo hook completions trust' ;;
-        'runs') reply='ls prune' ;;
+        'runs') reply='ls upload prune' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
         'metrics') reply='show dump plot compare sanity' ;;
@@ -25,6 +25,7 @@ _tdbg_options() {
         'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
         'runs') reply='-h --help' ;;
         'runs ls') reply='--limit --json --color -h --help' ;;
+        'runs upload') reply='--color -h --help' ;;
         'runs prune') reply='--keep --older --dry-run --yes --color -h --help' ;;
         'join') reply='-o --output --color -h --help' ;;
         'status') reply='--watch --json --color -h --help' ;;
@@ -175,6 +176,7 @@ _tdbg_kind() {
         'report --color') reply='WHEN' ;;
         'runs ls --limit') reply='N' ;;
         'runs ls --color') reply='WHEN' ;;
+        'runs upload --color') reply='WHEN' ;;
         'runs prune --keep') reply='N' ;;
         'runs prune --older') reply='AGE' ;;
         'runs prune --color') reply='WHEN' ;;
@@ -355,6 +357,7 @@ _tdbg_argument() {
         'profile') reply='COMMAND' ;;
         'report') reply='RUN' ;;
         'runs ls') reply='DIR' ;;
+        'runs upload') reply='RUN|URL' ;;
         'runs prune') reply='DIR' ;;
         'join') reply='DIR' ;;
         'status') reply='RUN' ;;

@@ -41,14 +41,17 @@ def is_wanted(settings: Settings) -> bool:
 
 def check_store(settings: Settings) -> None:
     """TdbgError if nothing here can write there. Cost: loads the library, opens nothing."""
-    if not is_wanted(settings):
-        return
+    if is_wanted(settings):
+        _check_writable(settings.run_dir, "--run-dir: ")
+
+
+def _check_writable(url: str, begins: str = "") -> None:
     from tdbg.pages.read.remote_store import check_protocol
 
-    scheme = settings.run_dir.partition("://")[0]
+    scheme = url.partition("://")[0]
     if scheme.lower() in UNFIT:
-        raise TdbgError(f"--run-dir: {scheme}:// {UNFIT[scheme.lower()]}", "name a store such as s3://bucket/folder")
-    check_protocol(settings.run_dir)
+        raise TdbgError(f"{begins}{scheme}:// {UNFIT[scheme.lower()]}", "name a store such as s3://bucket/folder")
+    check_protocol(url)
 
 
 class StorePlace:
@@ -66,7 +69,7 @@ class StorePlace:
         """
         from tdbg.launch.store_claim import try_claim
 
-        place = cls(settings.run_dir, f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}")
+        place = cls(settings.run_dir, _make_token())
         kept = _read_claim(run)
         if kept.get("url") == place.url and kept.get("token"):
             place.token, place.is_claimed = str(kept["token"]), bool(kept.get("is_claimed"))
@@ -84,6 +87,33 @@ class StorePlace:
         about = {"url": self.url, "token": self.token, "is_claimed": self.is_claimed}
         with guarded("a restart then takes it for another run's", lambda error: None):
             run_files.write_atomically(run.path / CLAIM_FILE, json.dumps(about).encode())
+
+
+def complete_upload(run: RunDir, url: str = "") -> "tuple[str, RunUpload]":
+    """Copy what is not on the store yet of a run that is over. Returns the URL, and what was copied.
+
+    url: the one that the run was begun with if left out. Raises TdbgError where another run lies there, or what fails.
+    """
+    from tdbg.launch.run_upload import RunUpload, claim_place
+
+    kept = _read_claim(run)
+    url = (url or str(kept.get("url") or "")).rstrip("/")
+    if not url:
+        raise TdbgError(f"{run.path} was not begun with --run-dir URL", "write the URL after the run")
+    _check_writable(url)
+    is_known = kept.get("url") == url and bool(kept.get("token"))
+    place = StorePlace(url, str(kept["token"]) if is_known else _make_token())
+    upload = RunUpload(run.path, url)
+    if not (is_known and kept.get("is_claimed")):
+        claim_place(upload.store, place.token)
+        place.is_claimed = True
+        place.save(run)
+    upload.upload_new_files(last=True)
+    return url, upload
+
+
+def _make_token() -> str:
+    return f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def _read_claim(run: RunDir) -> dict[str, object]:
@@ -137,7 +167,8 @@ class RunUploading:
         where, place = self._run.path, self._place
         if self._error:
             print_messages(
-                f"--run-dir: not all of the run is on {place.url}: {self._error}", f"the whole run is in {where}"
+                f"--run-dir: not all of the run is on {place.url}: {self._error}",
+                f"the whole run is in {where}; `tdbg runs upload {where}` copies the rest",
             )
         elif self._upload is not None and not self._settings.quiet:
             count, size = format_count(self._upload.files, "file"), f"{self._upload.nbytes / 1e6:,.1f} MB"

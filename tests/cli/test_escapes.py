@@ -133,6 +133,7 @@ GIVEN: dict[str, list[list[str]]] = {
     "stacks": [["{run}"], ["{run}", "--all"], ["{run}", "--json"]],
     "view": [["--routes"], ["{name}"]],
     "runs ls": [["{base}"], ["{base}", "--json"]],
+    "runs upload": [["{run}"], ["{run}", "{name}"], ["{run}", "none://{name}"]],
     "runs prune": [["{base}", "--keep", "0", "--dry-run"], ["{name}", "--keep", "1"]],
     "join": [["{run}", "{name}", "-o", "{base}/joined{name}"], ["{run}", "{run}", "-o", "{base}/joined{name}"]],
     "status": [["{run}"], ["{run}", "--json"]],

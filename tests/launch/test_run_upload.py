@@ -15,7 +15,8 @@ import pytest
 from tdbg import cli
 from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
-from tdbg.core.rundir import RunDir
+from tdbg.core.host import host_name
+from tdbg.core.rundir import RunDir, process_start
 from tdbg.launch import run_upload, run_uploading, store_claim
 from tdbg.launch.run_copies import fetch_run
 from tdbg.launch.run_upload import PlaceTakenError, RunUpload, claim_place
@@ -329,7 +330,8 @@ def test_a_store_that_never_works_is_said_once_and_at_the_end(run: RunDir, capsy
     lines = capsys.readouterr().err.splitlines()
     assert sum("tdbg will retry" in line for line in lines) == 1, lines
     assert sum("not all of the run is on counted://store/run" in line for line in lines) == 1
-    assert lines[-1].endswith(f"the whole run is in {run.path}") and len(lines) <= 5, lines
+    assert f"the whole run is in {run.path}; `tdbg runs upload {run.path}` copies the rest" in lines[-1]
+    assert len(lines) <= 5, lines
     assert (run.path / "run.json").exists() and not Counted.store
 
 
@@ -462,3 +464,77 @@ def test_a_missing_library_is_named_before_the_start(
 def test_it_needs_tdbg_to_stay(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "--exec", "--run-dir", URL, "--", "true"]) == 2
     assert "--run-dir URL needs tdbg to stay running" in capsys.readouterr().err
+
+
+def end_run(run: RunDir) -> None:
+    run.update_info(end=time.time())
+
+
+@pytest.mark.usefixtures("quick_rounds")
+def test_what_a_failed_copy_has_left_is_completed_later(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    append_text(run, "rank0000/events.jsonl", "one\n")
+    uploading = start_uploading(run)
+    wait_until(lambda: "/store/run/run.json" in Counted.store)
+    Counted.failing.add("run")
+    append_text(run, "rank0000/events.jsonl", "two\n")
+    uploading.finish_upload()
+    assert json.loads(read_stored("pieces.json"))["complete"] is False
+    Counted.failing.clear()
+    end_run(run)
+    assert cli.main(["runs", "upload", str(run.path)]) == 0, "it knows its URL"
+    assert f"the run is on {URL}" in capsys.readouterr().err
+    assert read_stored("rank0000/events.jsonl") == "one\ntwo\n"
+    assert json.loads(read_stored("pieces.json"))["complete"] is True
+
+
+def test_a_run_that_was_begun_without_a_url_is_copied_again_and_again(run: RunDir, tmp_path: Path) -> None:
+    append_text(run, "rank0000/events.jsonl", "one\n")
+    end_run(run)
+    assert cli.main(["runs", "upload", str(run.path), f"{URL}/"]) == 0
+    append_text(run, "rank0000/events.jsonl", "two\n")
+    Counted.requests.clear()
+    assert cli.main(["runs", "upload", str(run.path)]) == 0
+    assert "0001-000000000000-000000000004" not in count_writes(), "what is there is not copied again"
+    assert fetch_run(URL, tmp_path / "copy") and read_stored("rank0000/events.jsonl") == "one\ntwo\n"
+    assert (tmp_path / "copy/rank0000/events.jsonl").read_text() == "one\ntwo\n"
+
+
+def test_a_run_is_not_copied_over_another_one(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    end_run(run)
+    claim_place(Store(URL), "another")
+    before = dict(Counted.store)
+    assert cli.main(["runs", "upload", str(run.path), URL]) == 2
+    assert "already holds a run" in capsys.readouterr().err and Counted.store == before
+    assert not (run.path / ".store-claim").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "was not begun with --run-dir URL"),
+        (["other"], "other is no URL"),
+        (["http://host/run"], "http:// can be read, not written"),
+        (["s3://user:secret@host/run"], "holds a password"),
+        (["none://bucket/run"], "none"),
+    ],
+)
+def test_what_cannot_be_copied_is_said(
+    run: RunDir, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    end_run(run)
+    assert cli.main(["runs", "upload", str(run.path), *words]) == 2
+    found = capsys.readouterr()
+    assert said in found.err and "secret" not in found.err and not found.out
+    assert len(found.err.splitlines()) <= 2 and not Counted.store
+
+
+def test_a_run_that_goes_on_is_left_to_its_supervisor(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runs", "upload", str(run.path), URL]) == 2
+    end_run(run)
+    rank = run.path / "rank0000"
+    rank.mkdir()
+    owner = {"pid": os.getpid(), "host": host_name(), "start": process_start(os.getpid())}
+    (rank / "owner.json").write_text(json.dumps(owner))
+    append_text(run, "rank0000/events.jsonl", "")
+    assert cli.main(["runs", "upload", str(run.path), URL]) == 2, "a rank has outlived it"
+    assert capsys.readouterr().err.count("may still be running") == 2 and not Counted.store

@@ -2,17 +2,18 @@
 
 from tdbg.core.command_spec import Group, make_loader
 
-HELP = """List the runs with their verdicts; remove old ones.
+HELP = """List the runs with their verdicts; copy them to a store; remove old ones.
 
     A bare `tdbg runs` lists those under ./tdbg_runs. Wherever a command takes a RUN, its name will do, the beginning of
     its name, or LAST for the newest.
 
     Examples:
         tdbg runs
+        tdbg runs upload LAST s3://bucket/runs/train
         tdbg runs prune --keep 20 --older 30d
     """
 # The order of the help page; a file each.
-NAMES = ("ls", "prune")
+NAMES = ("ls", "upload", "prune")
 
 
 def put_command_first(words: list[str]) -> list[str]:
