@@ -19,7 +19,7 @@ from tdbg.core.tables import format_size, safe
 from tdbg.core.urls import Url
 from tdbg.pages.format.file_format import JOURNAL_NAME, PAGE_NAME
 from tdbg.pages.read.remote_store import Store, describe_gap
-from tdbg.pages.read.store_pieces import Version, is_plain_path
+from tdbg.pages.read.store_pieces import PieceFile, Version, is_plain_path
 from tdbg.rules.verdict import REPORT_FILE
 from tdbg.viewer.run_library import RunLibrary, UnknownRunError
 
@@ -52,6 +52,7 @@ class RemoteLibrary(RunLibrary):
         self._listed: dict[str, dict[str, Version]] = {}  # run -> its files
         self._listed_t = float("-inf")
         self._copied: dict[str, dict[str, Version]] = {}
+        self._pieces: dict[str, PieceFile] = {}  # of copied files that grow, as they were when they were copied
         self._copied_t: dict[str, float] = {}
         self._opened_t: dict[str, float] = {}
         self._is_single = self._is_loss_reported = False
@@ -226,19 +227,31 @@ class RemoteLibrary(RunLibrary):
         for path, version in files.items():
             if known.get(path) == version and version != UNKNOWN:
                 continue
-            target = self.folder / name / path
-            draft = target.with_name(f".{target.name}.draft")
             try:
-                self._store.download_file(self._resolve_path(name, path), draft)
-                if version[1] is not None:
-                    os.utime(draft, (version[1], version[1]))
-                os.replace(draft, target)
+                self._copy_file(name, path, version)
             except FileNotFoundError:
                 continue  # it is gone meanwhile
             except (TdbgError, OSError, ValueError, OverflowError) as error:  # the others can still be shown
                 self._report_failure(name, path, error)
                 continue
             known[path] = version
+
+    def _copy_file(self, name: str, path: str, version: Version) -> None:
+        """Copy a file whole, or what it has grown by since it was copied."""
+        target, remote = self.folder / name / path, self._resolve_path(name, path)
+        pieces, before = self._store.get_piece_file(remote), self._pieces.pop(remote, None)
+        if pieces is not None and before is not None and _has_grown(before, pieces, target):
+            self._store.download_pieces(remote, pieces, target, since=before.size)
+            ready = target
+        else:
+            ready = target.with_name(f".{target.name}.draft")
+            self._store.download_file(remote, ready)
+        if version[1] is not None:
+            os.utime(ready, (version[1], version[1]))
+        if ready != target:
+            os.replace(ready, target)
+        if pieces is not None:
+            self._pieces[remote] = pieces
 
     def _report_failure(self, name: str, path: str, error: Exception) -> None:
         """Say once of each run what cannot be copied."""
@@ -250,6 +263,15 @@ class RemoteLibrary(RunLibrary):
 def _encode_text(text: str) -> bytes:
     """As it stands inside of a JSON text."""
     return msgspec.json.encode(text)[1:-1]
+
+
+def _has_grown(before: PieceFile, now: PieceFile, copy: Path) -> bool:
+    """True if the copy is the beginning of what the pieces are now."""
+    try:
+        is_whole = copy.stat().st_size == before.size
+    except OSError:
+        return False
+    return is_whole and before.edition == now.edition and before.size <= now.size
 
 
 def _is_page(path: str) -> bool:

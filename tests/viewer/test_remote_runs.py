@@ -194,6 +194,44 @@ def test_what_has_grown_is_copied_again(
     assert run.path.exists()
 
 
+def test_of_a_file_in_pieces_only_what_is_new_is_fetched(
+    runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run that goes on: its events grow to hundreds of megabytes, and the browser asks every few seconds."""
+    run, name = tmp_path / "train", "rank0000/events.jsonl"
+    shutil.copytree(runs_folder / NAMES[0], run)
+    monkeypatch.setattr(remote_runs, "LIST_EVERY_S", 0.0)
+    upload = RunUpload(run, f"{URL}/train")
+    upload.upload_new_files()
+    library = make_library()
+    copy = library.open_run("train").path / name
+
+    def fetch_again(last: str = "") -> list[str]:
+        """The pieces that are fetched for another look."""
+        upload.upload_new_files()
+        store.requests.clear()
+        library.open_run("train")
+        assert copy.read_bytes() == (run / name).read_bytes(), last
+        return [
+            one.path.rpartition("/")[2]
+            for one in store.requests
+            if one.kind == "read" and f"{name}.pieces/" in one.path
+        ]
+
+    size = copy.stat().st_size
+    with (run / name).open("a") as file:
+        file.write("{}\n")
+    assert fetch_again() == [f"0001-{size:012d}-{size + 3:012d}"]
+    assert not fetch_again("nothing is new")
+    (run / name).unlink()
+    (run / name).write_text("{}\n" * 100_000)  # longer than before, and another file
+    assert [found[:5] for found in fetch_again("another edition")] == ["0002-"]
+    copy.write_text("cut off")
+    with (run / name).open("a") as file:
+        file.write("{}\n")
+    assert len(fetch_again("copied whole")) == 2
+
+
 def test_copies_that_are_not_in_use_are_removed_and_made_again(
     runs_folder: Path, store: type[Counted], make_library: MakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,14 +176,19 @@ class Store:
     def download_file(self, path: str, target: Path) -> None:
         """Copy a file here."""
         target.parent.mkdir(parents=True, exist_ok=True)
+        pieces = self._pieced.get(path)
+        if pieces is not None:
+            self.download_pieces(path, pieces, target)
+            return
         with self.translate_errors(self._format_url(path)):
-            if path not in self._pieced:
-                self.fs.get_file(self._resolve_path(path), str(target))
-                return
-            with target.open("wb") as file:
-                for name, start, stop in self._list_ranges(path, 0, self._pieced[path].size):
-                    for first in range(start, stop, PART_BYTES):
-                        file.write(self._fetch_part(path, name, first, min(first + PART_BYTES, stop)))
+            self.fs.get_file(self._resolve_path(path), str(target))
+
+    def download_pieces(self, path: str, pieces: PieceFile, target: Path, since: int = 0) -> None:
+        """Copy a file here that is kept in pieces. since: so many bytes are here already, and the rest is added."""
+        with self.translate_errors(self._format_url(path)), target.open("ab" if since else "wb") as file:
+            for name, start, stop in pieces.list_ranges(since, pieces.size):
+                for first in range(start, stop, PART_BYTES):
+                    file.write(self._fetch_part(path, name, first, min(first + PART_BYTES, stop)))
 
     def check_access(self) -> None:
         """TdbgError if it is known already that nothing can be kept there: no answer, no credentials, no bucket."""
