@@ -22,7 +22,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.guard import describe_error
 from tdbg.core.webpage import find_styled_ids, load_plotly_script
 from tdbg.viewer.access import AccessControl, refuse
-from tdbg.viewer.answers.server import WrongTokenError
+from tdbg.viewer.answers.session_tokens import WrongTokenError
 from tdbg.viewer.connections import TimedConnection
 from tdbg.viewer.encoding import encode_json
 from tdbg.viewer.routes import (
