@@ -36,7 +36,7 @@ class DutyCycle:
     a backward pass, an update or a batch brings them back, and a timer where nothing has been trained: calls are not
     seen, nor counted.
 
-    strict: the user named a budget.
+    strict: the user named a budget. checks_all: each loss is to be checked, whatever the budget says.
     """
 
     def __init__(
@@ -47,13 +47,14 @@ class DutyCycle:
         dispatcher: ProbeDispatcher,
         *,
         strict: bool = False,
+        checks_all: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._state = state
         self._budget = budget
         self._roots = roots
         self._dispatcher = dispatcher
-        self._strict = strict
+        self._strict, self._checks_all = strict, checks_all
         self._clock = clock
         # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
         self.keep_call: Target | None = None
@@ -115,7 +116,7 @@ class DutyCycle:
 
         In each one while the allowance lasts, and where the step's calls are kept, so that a bad loss can be located.
         """
-        if self.keeps_calls or not self._budget.is_allowance_spent(now):
+        if self._checks_all or self.keeps_calls or not self._budget.is_allowance_spent(now):
             return 1
         unchecked_s = self._budget.entry_s("unchecked_step")
         checking_s = max(self._budget.entry_s("skipped_step") - unchecked_s, 0.0)

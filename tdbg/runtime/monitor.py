@@ -170,7 +170,9 @@ class Monitor(State):
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
         self.recorder = Recorder(settings.keep_steps)
         self.event_buffer = EventBuffer(self.budget, emit=self.emit, log=self._log, become_rank=self._become_rank)
-        self.duty = DutyCycle(self, self.budget, self.roots, self.dispatcher, strict=strict)
+        self.duty = DutyCycle(
+            self, self.budget, self.roots, self.dispatcher, strict=strict, checks_all=settings.stop_before_update
+        )
         self._costs = CostReports(self, settings, self.budget, self.duty, self.emit)
 
     def _make_watchers(self) -> None:

@@ -58,15 +58,22 @@ class Program:
         return self.monitor.find_probe("triggers")._spike
 
 
-@pytest.fixture(params=[0.0, 1e9], ids=["away", "keep"])
-def fast_watch(request: pytest.FixtureRequest, start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
+def start_dear_watch(
+    start_watch: Start, monkeypatch: pytest.MonkeyPatch, *, keeping_share: float = 0.0, **settings: Any
+) -> Watch:
     """A watch that finds every glance too dear."""
-    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", request.param)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", keeping_share)
     monkeypatch.setattr("tdbg.runtime.duty_cycle.SKIPPED_S", 0.0)
-    started = start_watch(max_overhead=None)
+    started = start_watch(max_overhead=None, **settings)
     started.monitor.budget.change_share(1e-4, time.perf_counter())
     started.monitor.budget.allowance_s = math.inf  # which pays for the check of each loss
     return started
+
+
+@pytest.fixture(params=[0.0, 1e9], ids=["away", "keep"])
+def fast_watch(request: pytest.FixtureRequest, start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """A watch that finds every glance too dear, and keeping a call too, or never."""
+    return start_dear_watch(start_watch, monkeypatch, keeping_share=request.param)
 
 
 def test_every_step_is_counted_and_its_loss_known(fast_watch: Watch) -> None:
@@ -393,3 +400,13 @@ def test_a_run_that_ends_in_unchecked_steps_has_its_weights_checked(fast_watch: 
     program.monitor.finish_run()
     assert [(found.step, found.until) for found in fast_watch.bad_values] == [(done + 2, done + 4)] * is_bad
     assert program.monitor.build_cost().unchecked_losses >= 3, "also of the steps since the last whole one"
+
+
+def test_stop_before_update_has_each_loss_checked(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = start_dear_watch(start_watch, monkeypatch, stop_before_update=True)
+    program = ClippedProgram(seen)
+    program.enter_unchecked_steps()
+    done = program.monitor.step
+    for number in range(MAX_CHECK_EVERY):
+        program.run_step()
+        assert program.monitor.attended == done + number + 1
