@@ -194,14 +194,21 @@ def convert_value(text: str, value: type) -> object:
         raise ValueError("it is empty")
     if value is int:
         try:
-            return int(text)
+            return int(_refuse_unusual_digits(text))
         except ValueError:
             raise ValueError(f"{text!r} is not a whole number") from None
     if value is float:
         try:
-            return float(text)
+            return float(_refuse_unusual_digits(text))
         except ValueError:
             raise ValueError(f"{text!r} is not a number") from None
+    return text
+
+
+def _refuse_unusual_digits(text: str) -> str:
+    """The text; ValueError for what Python alone takes for a number: ``1_0``, digits of other scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError
     return text
 
 

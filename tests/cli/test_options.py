@@ -204,6 +204,8 @@ BAD_OPTIONS = [
     (["--to", "a,b"], "unknown sink"),
     (["--allowance=-1"], "0 seconds or more"),
     (["--allowance", "x"], "'x' is not a number"),
+    (["--allowance", "1_0"], "'1_0' is not a number"),
+    (["--every", "\u0663"], "is not a whole number"),
     (["--allowance", "nan"], "0 seconds or more"),
     (["--allowance", "inf"], "0 seconds or more"),
     (["--on-finding", ""], "--on-finding is empty"),

@@ -1,9 +1,20 @@
-"""Steps far below a millisecond, in which no probe of loaders or memory stays: the records of steps name what is wrong."""
+"""Steps far below a millisecond, in which no probe of loaders or memory stays: the records of steps name what is wrong.
+
+Once the allowance is used up, their losses are checked one in a few.
+"""
 
 import pytest
 
-from tdbg.core.events import Cost
-from tests.e2e.conftest import Result, Runner, assert_named_first, assert_notes_alone, build_program_command
+from tdbg.core.events import Cost, NonFinite
+from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY
+from tests.e2e.conftest import (
+    Result,
+    Runner,
+    assert_named_first,
+    assert_no_finding,
+    assert_notes_alone,
+    build_program_command,
+)
 
 NAMED = {  # kind -> code, and the beginning of the line; the probe that would name it in longer steps
     "starved": ("TD-P002", "waiting for batches of Rows (training) takes", "dataloader"),
@@ -31,3 +42,23 @@ def test_the_healthy_twin_is_not_complained_of(watched_runner: Runner, kind: str
     watched = watched_runner(build_program_command("fast_loop", kind, "healthy"))
     assert_notes_alone(watched)
     assert NAMED[kind][0] not in watched.codes
+
+
+STEPS = 12_000
+
+
+@pytest.mark.parametrize("bad", [9_000, STEPS - 1])
+def test_a_nan_among_losses_that_are_not_checked_is_named_with_its_range(watched_runner: Runner, bad: int) -> None:
+    watched = watched_runner(build_program_command("shortest_steps", str(STEPS), str(bad)), ["--allowance", "0"])
+    (found,) = watched.list_events(NonFinite)
+    assert found.step <= bad <= (found.until or found.step) < found.step + MAX_CHECK_EVERY, found
+    assert_named_first(watched, "TD-N001", "first NaN ")
+    assert watched.verdict["watched"]["unchecked_losses"] == watched.list_events(Cost)[-1].unchecked_losses > 0
+
+
+@pytest.mark.parametrize("allowance", ["0", "30"])
+def test_healthy_losses_that_are_not_checked_are_counted(watched_runner: Runner, allowance: str) -> None:
+    watched = watched_runner(build_program_command("shortest_steps", str(STEPS)), ["--allowance", allowance])
+    assert_no_finding(watched)
+    unchecked = watched.list_events(Cost)[-1].unchecked_losses
+    assert 0 < unchecked <= STEPS * (MAX_CHECK_EVERY - 1) / MAX_CHECK_EVERY if allowance == "0" else not unchecked

@@ -190,8 +190,9 @@ class FirstBad(Probe):
         """Where the last losses of the run were not checked: report weights that are bad."""
         monitor = self.monitor
         is_known = monitor.bad_seen or not monitor.duty.unchecked_losses or monitor.step <= monitor.attended
-        if not is_known and device_idle() and self._list_bad_weights():
-            event = self._build_event(monitor.step)
+        if not is_known and device_idle() and (bad := self._list_bad_weights()):
+            event, found = self._build_event(monitor.step), find_bad_values(bad[0])
+            event.kind = found.kind if found else ""
             self._from_weights(event)
             self._send_event(event)
 
@@ -444,11 +445,11 @@ class FirstBad(Probe):
         """The weights went bad in a step that was only counted: neither the step nor the cause is known."""
         monitor = self.monitor
         event.step, event.until = monitor.attended + 1, monitor.step
-        event.phase, event.tensor = "", "weight"
+        event.phase, event.tensor = "", "weights"
         event.origin = "here" if monitor.world_size == 1 else "unknown"
         recorded = monitor.hushed_at > monitor.attended
         event.note = "not watched: " + (
-            "a profiler was recording" if recorded else "these steps were skipped to stay within the budget"
+            "a profiler was recording" if recorded else "tdbg only counted these steps, to stay within the budget"
         )
 
     def _send_event(self, event: NonFinite) -> None:
