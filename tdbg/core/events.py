@@ -495,6 +495,7 @@ class Finding:
     cause: str = ""
     try_next: str = ""
     grade: str = ""  # how the evidence knows it, a word of `observations.Evidence`; empty where the rule does not say
+    attempt: int | None = None  # of a job that its launcher restarts, from 0; None where it is of no certain one
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -40,6 +40,7 @@ class FindingParts(TypedDict, total=False):
     cause: str
     try_next: str
     grade: str
+    attempt: int | None
 
 
 class EvidencedParts(FindingParts, total=False):

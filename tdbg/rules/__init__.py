@@ -7,7 +7,7 @@ between ranks: a finding already given out may be amended in place when another 
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
 from tdbg.core.deprecation import renamed_method
@@ -51,6 +51,8 @@ class Rule(RuleBase[Signals]):
     observes: ClassVar[tuple[type[Observed], ...]] = ()  # of observations those of these classes; none given: all
     # Findings that were given out, and that what was read later does not bear out: the verdict leaves them out.
     withdrawn: Sequence[Finding] = ()
+    # Of the process whose event it sees, in a job that is restarted; None where that is not known, and in `finish`.
+    find_attempt: Callable[[], int | None] = staticmethod(lambda: None)
     _renamed = {"found": "make_finding", "once": "report_once"}
 
     def __init_subclass__(cls, **options: object) -> None:
@@ -75,6 +77,7 @@ class Rule(RuleBase[Signals]):
         """A finding of this rule, of its usual severity and grade unless ``parts`` says otherwise."""
         parts.setdefault("severity", self.severity)
         parts.setdefault("grade", self.grade)
+        parts.setdefault("attempt", self.find_attempt())
         return Finding(code=self.code, title=title, **parts)
 
     def report_once(self, given: list[Finding], new: Finding) -> list[Finding]:

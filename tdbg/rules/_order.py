@@ -85,6 +85,8 @@ def _find_reached(place: int, direct: Mapping[int, set[int]]) -> set[int]:
 
 def meets_condition(link: Link, cause: Finding, finding: Finding) -> bool:
     """True if a finding can follow from a cause. What one of them does not say speaks neither for it nor against it."""
+    if cause.attempt is not None and finding.attempt is not None and finding.attempt < cause.attempt:
+        return False  # the job was restarted in between
     if cause.first_step is not None and finding.first_step is not None:
         later = finding.first_step - cause.first_step
         if (link.least is not None and later < link.least) or (link.most is not None and later > link.most):

@@ -140,6 +140,7 @@ class ExceptionRule(Rule):
             return () if logged else (finding,)
         if event.t < self._crash[0]:
             self._fill_finding(self._crash[1], process, event, "uncaught")
+            self._crash[1].attempt = self.find_attempt()
             self._crash = event.t, self._crash[1]
         return ()
 

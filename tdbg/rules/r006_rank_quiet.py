@@ -30,6 +30,10 @@ MAX_EPISODES = 64  # of one process
 STEPS_LEFT_OUT = "disk-steps"  # the note that the disk budget is nearly used up
 MAX_FINDINGS = 4  # times at which the job was held up, each told by itself: what still goes on, then the longest
 DIFFERENT_TENSORS = " with different tensors"
+SHARED_STORE = (
+    "torchrun gives a restarted attempt the store of the one before, where ranks may find addresses that are gone"
+)
+OWN_STORE = "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: each attempt then has a store of its own"
 ADVICE_ON_MUTUAL_WAIT = "find out why the ranks call different collectives; `tdbg stacks` shows where each rank is"
 
 
@@ -68,7 +72,9 @@ class RankQuiet(Rule):
 
     What to do: Open the stacks file of the rank that is named. Typical: only one rank evaluates, saves or
     downloads; a branch on local data skips a backward; a loader worker is stuck; its batches ran out. Let all
-    ranks take the same way, or give the long part to all (`Join`, `drop_last`).
+    ranks take the same way, or give the long part to all (`Join`, `drop_last`). Where torchrun has restarted the job
+    and all ranks hang in init_process_group, they read addresses of the attempt before in the store that torchrun
+    keeps: `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt its own.
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
     command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles; never
@@ -266,6 +272,7 @@ class RankQuiet(Rule):
             title,
             severity=severity,
             first_step=first.step,
+            attempt=first.launch,
             rank=missing[0],
             phase="collective",
             evidence=[*lines, *([f"stacks: {join_limited(files, 6)}"] if files else [])],
@@ -294,6 +301,7 @@ class RankQuiet(Rule):
             f" {first.current_operation} since step {first.step} for {others} of another host (not in this run directory)",
             severity="error",
             first_step=first.step,
+            attempt=first.launch,
             phase="collective",
             evidence=[_describe_episode(episode) for episode in sorted(case.waiting, key=_get_rank)[:4]],
             cause="a rank of the other host, or the network between the hosts: its records are not in this run directory",
@@ -318,16 +326,30 @@ class RankQuiet(Rule):
             f"{begin} for {lasted_s:.0f} s {'at' if is_over else 'since'} step {first.step}: {where}",
             severity="info" if is_over else SEVERITIES[2 if over else 1],
             first_step=first.step,
+            attempt=first.launch,
             phase="collective" if is_same_call else "",
             evidence=[
                 *(_describe_episode(episode) for episode in sorted(together, key=_get_rank)[:6]),
                 *([f"stacks: {join_limited(files, 6)}"] if files else []),
             ],
-            cause="every rank has come to this call and it does not end: the network, or the backend"
-            if is_same_call
-            else "all ranks wait for the same thing outside of the job: a file system, a lock, a server",
-            try_next="look at the stacks" + (f" ({files[0]})" if files else ""),
+            cause=_explain_common_wait(together, is_same_call=is_same_call),
+            try_next=OWN_STORE
+            if _wait_after_restart(together)
+            else "look at the stacks" + (f" ({files[0]})" if files else ""),
         )
+
+
+def _explain_common_wait(together: Sequence[Episode], *, is_same_call: bool) -> str:
+    if _wait_after_restart(together):
+        return SHARED_STORE
+    if is_same_call:
+        return "every rank has come to this call and it does not end: the network, or the backend"
+    return "all ranks wait for the same thing outside of the job: a file system, a lock, a server"
+
+
+def _wait_after_restart(together: Sequence[Episode]) -> bool:
+    """True if the ranks of a restarted job do not find each other."""
+    return all(episode.launch and episode.state == "init" for episode in together)
 
 
 def _ends_signs(event: ProbeOff | Note) -> bool:

@@ -48,6 +48,7 @@ class RuleEngine:
         self.run = run
         self.view = View(run)
         self.findings: list[Finding] = []
+        self._fed: ProcessDir | None = None  # whose event the rules see
         self.trouble = RULES.load_third_party()
         known = list_rule_cards() if cards is None else cards
         self._cards = [card for card in known if compares_ranks or card.needed_ranks <= 1]
@@ -63,6 +64,7 @@ class RuleEngine:
 
     def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
         """See one event; returns the findings that are new with it."""
+        self._fed = process
         key: type[Event] | str = type(event)
         if type(event) is Observation and event.probe in self._cards_by_key:
             key = event.probe
@@ -76,6 +78,17 @@ class RuleEngine:
         new = early + evaluate_rules(feeds, self._switch_off, process, event)
         self.view.add_event(process, event)  # last: it drops the long vectors
         return self._add_findings(new) if new else new
+
+    def _find_attempt(self) -> int | None:
+        """The attempt of a restarted job whose event is shown to the rules; None at the end of the run.
+
+        None too for one program after another, of which the later is no restart.
+        """
+        found = self.view.processes.get(self._fed.label) if self._fed is not None else None
+        if found is None or not found.launch:
+            return None if found is None else 0
+        is_restart = len(self.view.list_attempts(found)) > 1 or self.view.is_counted_restart(found)
+        return found.launch if is_restart else None
 
     def _admit_rank_rules(self, process: ProcessDir, event: Event, key: type[Event] | str) -> list[Finding]:
         """Load the rules for several ranks if the event is for them, and show them the starts before it."""
@@ -109,6 +122,7 @@ class RuleEngine:
 
         exit_code: of the command, where the caller knows it; minus the signal's number, or as run.json has it.
         """
+        self._fed = None
         self.view.read_outcome(exit_code)
         rules = self._make_rules(card for card in self._cards if self._needs_finish(card))
         self._add_findings(evaluate_rules([(rule, rule.finish) for rule in rules], self._switch_off, self.view))
@@ -126,7 +140,8 @@ class RuleEngine:
 
     def _make_rule(self, card: RuleCard) -> tuple[Rule]:
         if card.code not in self._rules:
-            self._rules[card.code] = card.load_rule()
+            self._rules[card.code] = rule = card.load_rule()
+            rule.find_attempt = self._find_attempt
         return (self._rules[card.code],)
 
     def _add_findings(self, found: list[Finding]) -> list[Finding]:

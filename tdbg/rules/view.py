@@ -340,7 +340,7 @@ class View:
         ]
         for one in sorted(earlier, key=lambda one: -one.process.attempt):
             later = line[0]
-            if not (later.step or later.crash) or not (self._is_counted(later) or self._ended_badly(one)):
+            if not (later.step or later.crash) or not (self.is_counted_restart(later) or self._ended_badly(one)):
                 break
             if one.step or one.crash or one.end is None:
                 line.insert(0, one)
@@ -375,7 +375,7 @@ class View:
         )
 
     @staticmethod
-    def _is_counted(found: ProcessView) -> bool:
+    def is_counted_restart(found: ProcessView) -> bool:
         """True if its launcher says that it is a restart."""
         return found.start is not None and restart_count(found.start.env) > 0
 

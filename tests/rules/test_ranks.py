@@ -5,7 +5,7 @@ import json
 import pytest
 from streams import HOST, Stream
 
-from tdbg.core.events import Note, Observation, Plan, ProbeOff, Step, Traceback
+from tdbg.core.events import NonFinite, Note, Observation, Plan, ProbeOff, Step, Traceback
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules.rule_engine import RuleEngine
 from tdbg.rules.watched import format_watched
@@ -376,6 +376,34 @@ def test_the_first_exception_of_several_ranks_is_named_in_any_order(make_stream)
     assert finding.title == "rank 1: ValueError: bad label, uncaught, after step 3 (data.py:88)"
     assert any("rank 0: RuntimeError: Connection closed" in line for line in finding.evidence)
     assert "TD-R002" not in run.judge_codes(1)  # the traceback says it
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("nan_attempt", [0, 1])
+def test_what_an_earlier_attempt_ended_with_follows_from_nothing_of_a_later_one(make_stream, nan_attempt, order):
+    """Seen: `first NaN at step 3` of the second attempt, `followed by` the exception that had ended the first."""
+    run = make_stream()
+    folders = {}
+    for attempt in (0, 1):
+        for rank in (0, 1):
+            folder = folders[rank, attempt] = run.begin_rank(rank, 2, attempt, **make_restart_env(attempt))
+            run.emit_steps(folder, [2.0] * 3)
+            if (rank, attempt) == (0, nan_attempt):
+                run.emit_events(folder, NonFinite(step=3, phase="loss", kind="nan", tensor="loss", origin="here"))
+        if attempt == 0:
+            for number, rank in enumerate(order):
+                run.emit_events(folders[rank, 0], make_crash(t=run.t + 2.0 + number))
+    for rank in (0, 1):
+        run.end_process(folders[rank, 1], 3)
+    verdict = run.judge_stream(1)
+    causes = {
+        found.code: verdict.findings[cause].code if cause is not None else None
+        for found, cause in zip(verdict.findings, verdict.causes, strict=True)
+    }
+    attempts = {found.code: found.attempt for found in verdict.findings}
+    assert attempts["TD-R003"] == 0 and attempts["TD-N001"] == nan_attempt
+    assert causes["TD-R003"] == ("TD-N001" if nan_attempt == 0 else None)
+    assert ("in the loss (attempt 1)" in "\n".join(verdict.format_screen())) == bool(nan_attempt)
 
 
 @pytest.mark.parametrize(
