@@ -46,10 +46,14 @@ class KeptCalls:
         return len(self._calls)
 
     def add_call(self, call: Call) -> None:
-        """Hold on to a call, but not to memory the program has let go of."""
+        """Hold on to a call, but not to memory the program has let go of: of calls that would, to the last alone."""
         self.unused += 1
-        if self.unused > MAX_UNUSED_CALLS or call.holds_memory():
+        if self.unused > MAX_UNUSED_CALLS:
             self._calls.clear()
+        if self._calls and call.holds_memory():  # as the head of a model that is called in parts: the encoder's stays
+            light = [one for one in self._calls if not one.holds_memory()]
+            self._calls.clear()
+            self._calls.extend(light)
         self._calls.append(call)
 
     def add_unwatched_call(

@@ -37,6 +37,7 @@ from tdbg.runtime.torch_compat import in_transform, is_dynamo_loaded, unseen_by_
 MAX_OUTPUTS = 16
 SMALL_BYTES = 64_000_000
 SMALL_DEVICE_BYTES = 16_000_000  # a thousandth of what a small device has
+COMPUTED = "that input was computed before the call, in a part of the model that could not be run again"
 REFUSED = ("FSDPModule", "FullyShardedDataParallel", "SyncBatchNorm", "PipelineStage")
 
 
@@ -503,7 +504,15 @@ def _bad_input(call: Call, root: nn.Module, names: Names) -> Located | None:
     if found is None or found[1].only_minus_inf:
         return None
     module, module_class = _first_leaf(unwrap_module(root), names)
-    return Located("input", module, module_class, tensor=f"input {name_argument(found[0])}", bad=found[1])
+    tensor = f"input {name_argument(found[0])}"
+    if _is_computed((call.args, call.kwargs), found[0]):
+        return Located("forward", tensor=f"{tensor} of {module or module_class}", bad=found[1], note=COMPUTED)
+    return Located("input", module, module_class, tensor=tensor, bad=found[1])
+
+
+def _is_computed(given: object, path: str) -> bool:
+    """True if the tensor at a path was made by operations of this step."""
+    return any(tensor.grad_fn is not None for at, tensor in iter_tensors(given) if at == path)
 
 
 def replace_nonfinite(value: Any) -> Any:

@@ -426,3 +426,46 @@ def test_an_update_that_ruins_finite_gradients_is_the_optimizers_fault(start_wat
     assert (event.step, event.phase) == (2, "optimizer")
     assert "the update itself" in event.note
     assert event.last_good["step"] == 1, "a step at such a rate is not good"
+
+
+class Normed(nn.Module):
+    """Divides each row by its norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x / x.norm(dim=1, keepdim=True))  # type: ignore[no-any-return]
+
+
+def test_of_a_model_called_in_parts_the_part_that_made_it_is_named(start_watch: Start) -> None:
+    """Seen: `in the input of module "Linear"`, `the batch held it`, of what the encoder before it had made."""
+    seen = start_watch()
+    encoder, head = Normed(), nn.Linear(16, 3)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=1e-2)
+    for step in range(1, STEP + 1):
+        x = torch.randn(6, 8)
+        if step == STEP:
+            x[4] = 0.0
+        optimizer.zero_grad()
+        cross_entropy(head(encoder(x)), torch.zeros(6, dtype=torch.long)).backward()
+        optimizer.step()
+    (found,) = seen.bad_values
+    assert (found.step, found.phase, found.module_class, found.rows) == (STEP, "forward", "Normed", [4])
+    assert found.operation == "aten.div" and "x / x.norm" in found.code
+
+
+def test_what_a_part_that_is_gone_has_made_is_not_called_the_batch(start_watch: Start) -> None:
+    seen = start_watch()
+    head = nn.Linear(8, 3)
+    scale = nn.Parameter(torch.ones(8))
+    optimizer = torch.optim.SGD([scale, *head.parameters()], lr=1e-2)
+    for step in range(1, STEP + 1):
+        factor = float("inf") if step == STEP else 1.0
+        optimizer.zero_grad()
+        head(torch.randn(6, 8) * scale * factor).square().mean().backward()
+        optimizer.step()
+    (found,) = seen.bad_values
+    assert (found.step, found.phase, found.tensor) == (STEP, "forward", "input 0 of Linear")
+    assert "computed before the call" in found.note

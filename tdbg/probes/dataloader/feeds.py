@@ -115,8 +115,9 @@ class Pass:
 class Feed:
     """One data loader, told apart by dataset and settings: many programs build a new one each epoch."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, length: int | None = None) -> None:
         self.name = name  # class of the dataset
+        self.length = length  # of the dataset
         self.passes = 0
         self.now: Pass | None = None
         self.waits = Waits()
@@ -145,6 +146,13 @@ class Feed:
         self.now = Pass(now - wait_s, step, sampler_epoch, first_s=wait_s)
         self.waits.begin_pass(now)
         return self.now
+
+    def take_over_waits(self, other: "Feed") -> None:
+        """Go on with the waits for another feed, which has none from here on."""
+        self.waits, self.times, self.begun_at = other.waits, other.times, other.begun_at
+        self.starts_s, self.waited_s, self.trains = other.starts_s, other.waited_s, other.trains
+        other.waits, other.times = Waits(), deque(maxlen=TIMES)
+        other.starts_s = other.waited_s = 0.0
 
     @property
     def batch_use(self) -> str:
@@ -202,13 +210,26 @@ class Feeds:
         key = id(dataset), type(sampler), getattr(sampler, "batch_size", None), loader_iter._num_workers
         feed, owner = self._feeds.get(key), self._owners.get(key)
         if feed is None or (owner is not None and owner() is not dataset):
+            made = Feed(format_dataset_name(dataset), get_length(dataset))
+            before = self._find_predecessor(made, key)
+            if before is not None:
+                made.take_over_waits(before)
             while len(self._feeds) >= MAX_FEEDS:
                 oldest = next(iter(self._feeds))
                 del self._feeds[oldest], self._owners[oldest]
-            feed = self._feeds[key] = Feed(format_dataset_name(dataset))
+            feed = self._feeds[key] = made
             self._owners[key] = _make_weak_reference(dataset)
         self._last_of_feed = weakref.ref(loader_iter), feed
         return feed
+
+    def _find_predecessor(self, made: Feed, key: tuple[object, ...]) -> Feed | None:
+        """The feed of a dataset that is gone and was like this one: some programs make both anew for each epoch."""
+        for other, owner in reversed(self._owners.items()):
+            feed = self._feeds[other]
+            is_alike = other[1:] == key[1:] and (feed.name, feed.length) == (made.name, made.length)
+            if is_alike and owner is not None and owner() is None:
+                return feed
+        return None
 
     def find_iteration(self, loader_iter: "BatchIterator") -> Iteration:
         """What is known of an iterator."""
