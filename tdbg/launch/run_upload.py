@@ -76,6 +76,7 @@ def claim_place(store: Store, token: str) -> None:
     if others:
         with contextlib.suppress(TdbgError, FileNotFoundError):  # where nothing may be deleted
             store.remove_file(mine)
+            store.remove_empty_folder(CLAIMS)
         raise PlaceTakenError(
             f"{store.url} already holds a run, or other files",
             "choose another --run-dir; hosts that share no disk need a URL each, and `tdbg join` makes one run of them",
@@ -221,7 +222,7 @@ class RunUpload:
 
     def _write_marker(self, last: bool) -> None:
         about = {"schema": SCHEMA, "t": round(time.time(), 3), "complete": last}
-        where = {"host": host_name(), "path": str(self.run)}
+        where = {"host": host_name(), "path": str(self.run.absolute())}
         self.store.put_file(run_files.PIECES_MARKER, (json.dumps(about | where) + "\n").encode())
 
 

@@ -84,9 +84,7 @@ class StorePlace:
 
     def save(self, run: RunDir) -> None:
         """Note it in the run directory."""
-        about = {"url": self.url, "token": self.token, "is_claimed": self.is_claimed}
-        with guarded("a restart then takes it for another run's", lambda error: None):
-            run_files.write_atomically(run.path / CLAIM_FILE, json.dumps(about).encode())
+        _write_claim(run, {"url": self.url, "token": self.token, "is_claimed": self.is_claimed})
 
 
 def complete_upload(run: RunDir, url: str = "") -> "tuple[str, RunUpload]":
@@ -94,26 +92,41 @@ def complete_upload(run: RunDir, url: str = "") -> "tuple[str, RunUpload]":
 
     url: the one that the run was begun with if left out. Raises TdbgError where another run lies there, or what fails.
     """
-    from tdbg.launch.run_upload import RunUpload, claim_place
+    from tdbg.launch.run_upload import PlaceTakenError, RunUpload, claim_place
 
     kept = _read_claim(run)
     url = (url or str(kept.get("url") or "")).rstrip("/")
     if not url:
         raise TdbgError(f"{run.path} was not begun with --run-dir URL", "write the URL after the run")
     _check_writable(url)
+    others = kept.get("others")
+    others = others if isinstance(others, list) else []
     is_known = kept.get("url") == url and bool(kept.get("token"))
-    place = StorePlace(url, str(kept["token"]) if is_known else _make_token())
+    place = StorePlace(url, str(kept["token"]) if is_known else _make_token(), is_claimed=bool(kept.get("is_claimed")))
     upload = RunUpload(run.path, url)
-    if not (is_known and kept.get("is_claimed")):
-        claim_place(upload.store, place.token)
-        place.is_claimed = True
-        place.save(run)
-    upload.upload_new_files(last=True)
+    try:
+        if not (is_known and place.is_claimed) and url not in others:
+            claim_place(upload.store, place.token)
+            place.is_claimed = True
+            if is_known or not kept:
+                place.save(run)
+            else:  # the run was begun with another URL, which a call without one goes on with
+                _write_claim(run, {**kept, "others": [*others, url]})
+        upload.upload_new_files(last=True)
+    except PlaceTakenError as error:
+        raise TdbgError(str(error), "choose another URL") from None
+    except FileNotFoundError as error:
+        raise TdbgError(f"cannot write to {url}: {error.strerror or error}", "choose another URL") from None
     return url, upload
 
 
 def _make_token() -> str:
     return f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _write_claim(run: RunDir, about: dict[str, object]) -> None:
+    with guarded("a restart then takes it for another run's", lambda error: None):
+        run_files.write_atomically(run.path / CLAIM_FILE, json.dumps(about).encode())
 
 
 def _read_claim(run: RunDir) -> dict[str, object]:

@@ -321,7 +321,7 @@ def _describe_divergence(event: NonFinite) -> str:
     if last is None or not losses or event.phase not in ("forward", "loss"):
         return ""
     usual = compute_median(losses)
-    if last < DIVERGED_LOSS or last < DIVERGED_RATIO * abs(usual):
+    if abs(last) < DIVERGED_LOSS or abs(last) < DIVERGED_RATIO * abs(usual):  # a loss without a lower bound too
         return ""
     return f"the run had diverged: loss {format_figure(last)} at step {event.last_good.get('step')}, {format_figure(usual)} at the median"
 

@@ -1,16 +1,18 @@
 """TD-N004: the loss jumps and stays up."""
 
+from collections import deque
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Params, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.window import compute_median
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
 from tdbg.rules._trained_model import TrainedModel
 from tdbg.rules.text import format_figure
-from tdbg.rules.view import to_finite
+from tdbg.rules.view import View, to_finite
 
 RATIO = 2.0
 MADS = 10.0
@@ -18,6 +20,13 @@ LOG_SIGMAS = 4.0
 LASTING_STEPS = 5
 WARM_STEPS = 30
 CHANGE_STEPS = 20  # after which other parameters are on record at the latest
+LAST_RECORDS = 20  # of the run, whose median says whether the loss has come back
+
+
+STAYED_UP = ", and stayed up"
+CAME_BACK = (
+    "one large update, harder data for a while, or a loss that is weighted or reduced otherwise from that step on"
+)
 
 
 class _State:
@@ -27,6 +36,8 @@ class _State:
 
     def __init__(self) -> None:
         self.model = TrainedModel()
+        self.base = 0.0  # before the jump
+        self.last: deque[float] = deque(maxlen=LAST_RECORDS)  # losses since the jump
         self.restart()
 
     def restart(self) -> None:
@@ -45,7 +56,8 @@ class LossJump(PerProcessRule[_State]):
     What it does: Keeps the last 64 losses per rank. It speaks when 5 losses in a row lie above twice the
     median, above median + 10 median absolute deviations, and above 4 robust deviations of the logarithm. Silent
     in the first 30 steps, also of another model that is trained later, for losses that can be zero or negative,
-    and where two optimizers play against each other (GAN): a jump means nothing there.
+    and where two optimizers play against each other (GAN): a jump means nothing there. Where the last 20 losses on
+    record are no higher than those before the jump, it is a note: a weight or the reduction of the loss may have changed.
 
     Why it matters: A jump that lasts is a divergence that has not become NaN yet, or data that changed under
     way. Averages shown by progress bars hide it for hundreds of steps.
@@ -85,6 +97,8 @@ class LossJump(PerProcessRule[_State]):
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         loss, state.step = to_finite(event.loss), event.step
+        if state.found is not None and loss is not None:
+            state.last.append(loss)
         if loss is None or state.silent:
             return None
         state.silent = loss <= 0 or bool(event.other_losses)
@@ -102,14 +116,24 @@ class LossJump(PerProcessRule[_State]):
             state.since = event.step
         if not surged or state.held < LASTING_STEPS:
             return None
-        state.silent = True
+        state.silent, state.base = True, state.surge.base
         state.found = self._make_jump_finding(process, state.surge, state.since)
         return state.found
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        """A loss that has come back is no divergence."""
+        for state in self._states.values():
+            found, last = state.found, state.last
+            if found is not None and len(last) == LAST_RECORDS and compute_median(last) <= state.base:
+                found.title = found.title.removesuffix(STAYED_UP) + ", and came back"
+                found.severity = "info"
+                found.cause = CAME_BACK
+        return ()
 
     def _make_jump_finding(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
         return self.make_finding(
             f"the loss jumped from {format_figure(surge.base)} to {format_figure(surge.peak)} at step {since},"
-            f" {process.display_name}, and stayed up",
+            f" {process.display_name}{STAYED_UP}",
             first_step=since,
             rank=process.rank,
             phase="loss",
@@ -117,7 +141,7 @@ class LossJump(PerProcessRule[_State]):
                 f"median of the steps before: {format_figure(surge.base)}; {LASTING_STEPS} steps in a row above"
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.1f}x",
             ],
-            cause="the update was too large, or the data changed from that step on",
+            cause="the update was too large, or the data, or the weight or reduction of the loss, changed from that step on",
             try_next="see TD-S001 and TD-G001 of this run; check the batches from that step on",
             grade=Evidence.STATISTICAL.grade_word,
         )

@@ -538,3 +538,32 @@ def test_a_run_that_goes_on_is_left_to_its_supervisor(run: RunDir, capsys: pytes
     append_text(run, "rank0000/events.jsonl", "")
     assert cli.main(["runs", "upload", str(run.path), URL]) == 2, "a rank has outlived it"
     assert capsys.readouterr().err.count("may still be running") == 2 and not Counted.store
+
+
+def test_a_run_that_is_copied_to_a_second_url_still_knows_the_first(run: RunDir) -> None:
+    end_run(run)
+    first, second = URL, "counted://store/second"
+    for words, url in (([first], first), ([second], second), ([], first), ([second], second), ([first], first)):
+        append_text(run, "rank0000/events.jsonl", "{}\n")
+        assert cli.main(["runs", "upload", str(run.path), *words]) == 0
+        about = json.loads(Counted.store[f"{url.removeprefix('counted:/')}/pieces.json"].getvalue())
+        assert about["complete"] is True and Path(about["path"]).is_absolute()
+        store = Store(url)
+        events = store.list_files()["rank0000/events.jsonl"]
+        assert events == (run.path / "rank0000/events.jsonl").stat().st_size
+
+
+def test_a_refused_folder_is_left_as_it_was(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    end_run(run)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/hi.txt").write_text("hi")
+    assert cli.main(["runs", "upload", str(run.path), f"file://{tmp_path}/other"]) == 2
+    assert [path.name for path in (tmp_path / "other").rglob("*")] == ["hi.txt"]
+    assert "choose another URL" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_named(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    end_run(run)
+    assert cli.main(["runs", "upload", str(run.path), "file:///proc/x"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot write to file:///proc/x" in said and "choose another URL" in said

@@ -518,6 +518,19 @@ def test_loss_that_jumps_and_stays_up(one_rank):
     assert [found.code for found in run.list_live_findings()] == ["TD-N004"]
 
 
+@pytest.mark.parametrize(("last", "severity"), [(1.5, "info"), (2.6, "warning")])
+def test_a_jump_after_which_the_loss_has_come_back_is_a_note(one_rank, last, severity):
+    """Seen: the reduction of the loss switched from mean to sum; `stayed up` was said of a loss below where it began."""
+    run, rank = one_rank
+    noise = random.Random(1)
+    run.emit_steps(rank, [2.0 + noise.gauss(0, 0.1) for _ in range(60)])
+    run.emit_steps(rank, [50.0 + noise.gauss(0, 0.5) for _ in range(20)] + [last] * 30, first=61)
+    finding = find_first(run, "TD-N004")
+    assert finding.severity == severity and finding.title.endswith(
+        "rank 0, and came back" if severity == "info" else "rank 0, and stayed up"
+    )
+
+
 @pytest.mark.parametrize("late", [0, 1, 8])
 @pytest.mark.parametrize(("numel", "jumps"), [([4, 2], False), ([9, 3], False), ([4, 2, 8], True)])
 def test_the_first_loss_of_another_model_is_no_jump(one_rank, numel, jumps, late):

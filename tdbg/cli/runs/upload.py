@@ -26,10 +26,11 @@ def upload_run(args: Args) -> int:
     from tdbg.launch.run_uploading import complete_upload
 
     *names, url = args.paths if args.paths and is_url(args.paths[-1]) else [*args.paths, ""]
+    example = "name one run and one URL: train s3://bucket/runs/train"
+    if len(names) == 2 and not is_url(names[0]):
+        raise TdbgError(f"{format_short(names[1], 1000)} is no URL", example)
     if len(names) > 1:
-        raise TdbgError(
-            f"{format_short(names[1], 1000)} is no URL", "name one run and one URL: train s3://bucket/runs/train"
-        )
+        raise TdbgError("too many words", example)
     if url:
         check_url(url)
     run = RunDir.open(names[0] if names else None)

@@ -173,6 +173,12 @@ class Store:
         with self.translate_errors(self._format_url(path)):
             self.fs.rm_file(self._resolve_path(path))
 
+    def remove_empty_folder(self, path: str) -> None:
+        """Take away a folder that holds nothing, where the store has folders."""
+        if self.protocol not in WHOLE:
+            with contextlib.suppress(Exception):  # guard: each of these libraries has errors of its own
+                self.fs.rmdir(self._resolve_path(path))
+
     def download_file(self, path: str, target: Path) -> None:
         """Copy a file here."""
         target.parent.mkdir(parents=True, exist_ok=True)
