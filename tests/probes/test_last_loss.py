@@ -1,6 +1,7 @@
 """The loss of the last step, whatever the budget had recorded."""
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from streams import Stream
 from torch import Tensor, nn
 
 from tdbg.core.events import End, Step
+from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY
 
 
 def make_model() -> nn.Sequential:
@@ -103,10 +105,17 @@ def test_it_is_that_of_the_last_step(start_watch: Any, program: Callable[[int], 
 
 def test_steps_that_the_budget_passes_over_count_too(start_watch: Any) -> None:
     watched = start_watch(max_overhead=0.001)
+    watched.monitor.budget.allowance_s = math.inf  # which pays for the check of each loss
     told = train_plain(200)
     last = watched.monitor.losses.last
     assert len(watched.train_steps) < 200
     assert (last.step, last.read_loss()) == (200, pytest.approx(told, rel=1e-6))
+
+
+def test_of_steps_that_are_not_checked_the_last_loss_is_some_steps_old(start_watch: Any) -> None:
+    watched = start_watch(max_overhead=0.001)
+    train_plain(200)
+    assert 200 - MAX_CHECK_EVERY < watched.monitor.losses.last.step <= 200
 
 
 def test_nothing_of_the_program_is_kept_alive(start_watch: Any) -> None:
@@ -157,6 +166,7 @@ def test_the_losses_of_the_last_steps_are_those_of_the_program(
     start_watch: Callable[..., Any], overhead: float | None
 ) -> None:
     seen = start_watch(max_overhead=overhead)
+    seen.monitor.budget.allowance_s = math.inf  # which pays for the check of each loss
     net, told = make_model(), []
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for _ in range(300):
