@@ -20,7 +20,7 @@ KINDS = {
     ),
     "zero": (
         "got a gradient of zeros",
-        "dead units, a mask or a clamp that stops every gradient, or an input of zeros",
+        "dead units, a mask or a clamp that stops every gradient, an input of zeros, or a part of the loss with a weight of 0",
         "check the activations with --flag FORWARD; look for clamp, where, round or argmax after them",
     ),
 }

@@ -44,7 +44,7 @@ class _State:
         """Another model is trained from here on: its loss is no jump of the one before."""
         self.per_call_base = 0.0  # its median before the surge
         self.held = 0  # steps in a row with a loss per call as far up
-        self.since = 0
+        self.since, self.first_loss = 0, 0.0
         self.surge = Surge(ratio=RATIO, mads=MADS, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
         self.per_call = Window()
 
@@ -113,11 +113,11 @@ class LossJump(PerProcessRule[_State]):
         more_calls = per_call <= RATIO * state.per_call_base  # a sum grows with its summands
         state.held = 0 if state.surge.streak == 0 or more_calls else state.held + 1
         if state.held == 1:
-            state.since = event.step
+            state.since, state.first_loss = event.step, loss
         if not surged or state.held < LASTING_STEPS:
             return None
         state.silent, state.base = True, state.surge.base
-        state.found = self._make_jump_finding(process, state.surge, state.since)
+        state.found = self._make_jump_finding(process, state)
         return state.found
 
     def finish(self, view: View) -> Iterable[Finding]:
@@ -130,9 +130,10 @@ class LossJump(PerProcessRule[_State]):
                 found.cause = CAME_BACK
         return ()
 
-    def _make_jump_finding(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
+    def _make_jump_finding(self, process: ProcessDir, state: _State) -> Finding:
+        surge, since = state.surge, state.since
         return self.make_finding(
-            f"the loss jumped from {format_figure(surge.base)} to {format_figure(surge.peak)} at step {since},"
+            f"the loss jumped from {format_figure(surge.base)} to {format_figure(state.first_loss)} at step {since},"
             f" {process.display_name}{STAYED_UP}",
             first_step=since,
             rank=process.rank,
