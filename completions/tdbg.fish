@@ -348,7 +348,7 @@ complete -c tdbg -f
 complete -c tdbg -n '__tdbg_at \'\'' -a run -d 'Run a training or evaluation command and report what went wrong.'
 complete -c tdbg -n '__tdbg_at \'\'' -a profile -d 'Run a command with torch.profiler around some of its steps.'
 complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: findings, evidence, cost.'
-complete -c tdbg -n '__tdbg_at \'\'' -a runs -d 'List the runs with their verdicts; remove old ones.'
+complete -c tdbg -n '__tdbg_at \'\'' -a runs -d 'List runs with their verdicts; copy them to a store; remove old ones.'
 complete -c tdbg -n '__tdbg_at \'\'' -a join -d 'Join the run directories that several hosts wrote into one run.'
 complete -c tdbg -n '__tdbg_at \'\'' -a status -d 'Show how far a run is: rank, step, rate, loss, level, last finding.'
 complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a live run, on all ranks at one step.'

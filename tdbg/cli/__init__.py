@@ -48,7 +48,7 @@ COMMANDS = (
     Entry("run", "Run a training or evaluation command and report what went wrong."),
     Entry("profile", "Run a command with torch.profiler around some of its steps."),
     Entry("report", "Show the verdict of a run: findings, evidence, cost."),
-    Entry("runs", "List the runs with their verdicts; remove old ones."),
+    Entry("runs", "List runs with their verdicts; copy them to a store; remove old ones."),
     Entry("join", "Join the run directories that several hosts wrote into one run."),
     Entry("status", "Show how far a run is: rank, step, rate, loss, level, last finding."),
     Entry("control", "Change level and flags of a live run, on all ranks at one step."),

@@ -56,8 +56,9 @@ class LossJump(PerProcessRule[_State]):
     What it does: Keeps the last 64 losses per rank. It speaks when 5 losses in a row lie above twice the
     median, above median + 10 median absolute deviations, and above 4 robust deviations of the logarithm. Silent
     in the first 30 steps, also of another model that is trained later, for losses that can be zero or negative,
-    and where two optimizers play against each other (GAN): a jump means nothing there. Where the last 20 losses on
-    record are no higher than those before the jump, it is a note: a weight or the reduction of the loss may have changed.
+    and where two optimizers play against each other (GAN): a jump means nothing there. Where the last 20 losses
+    on record are no higher than those before the jump, it is a note: a weight or the reduction of the loss may
+    have changed.
 
     Why it matters: A jump that lasts is a divergence that has not become NaN yet, or data that changed under
     way. Averages shown by progress bars hide it for hundreds of steps.

@@ -72,9 +72,9 @@ class RankQuiet(Rule):
 
     What to do: Open the stacks file of the rank that is named. Typical: only one rank evaluates, saves or
     downloads; a branch on local data skips a backward; a loader worker is stuck; its batches ran out. Let all
-    ranks take the same way, or give the long part to all (`Join`, `drop_last`). Where torchrun has restarted the job
-    and all ranks hang in init_process_group, they read addresses of the attempt before in the store that torchrun
-    keeps: `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt its own.
+    ranks take the same way, or give the long part to all (`Join`, `drop_last`). Where torchrun has restarted the
+    job and all ranks hang in init_process_group, they read addresses of the attempt before in the store that
+    torchrun keeps: `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt its own.
 
     Thresholds: ``DISTRIBUTED.hang_s``, 15 seconds; times 8 for a rank that computes, imports or waits for a
     command, times 40 for one that saves, loads or waits for the network, times 120 for one that compiles; never

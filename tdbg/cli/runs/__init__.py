@@ -2,7 +2,7 @@
 
 from tdbg.core.command_spec import Group, make_loader
 
-HELP = """List the runs with their verdicts; copy them to a store; remove old ones.
+HELP = """List runs with their verdicts; copy them to a store; remove old ones.
 
     A bare `tdbg runs` lists those under ./tdbg_runs. Wherever a command takes a RUN, its name will do, the beginning of
     its name, or LAST for the newest.

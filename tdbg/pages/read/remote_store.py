@@ -191,7 +191,8 @@ class Store:
 
     def download_pieces(self, path: str, pieces: PieceFile, target: Path, since: int = 0) -> None:
         """Copy a file here that is kept in pieces. since: so many bytes are here already, and the rest is added."""
-        with self.translate_errors(self._format_url(path)), target.open("ab" if since else "wb") as file:
+        with self.translate_errors(self._format_url(path)), target.open("ab") as file:
+            file.truncate(since)
             for name, start, stop in pieces.list_ranges(since, pieces.size):
                 for first in range(start, stop, PART_BYTES):
                     file.write(self._fetch_part(path, name, first, min(first + PART_BYTES, stop)))
