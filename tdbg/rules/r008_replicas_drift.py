@@ -102,6 +102,20 @@ def _has_equal_gradients(look: Iterable[_Seen]) -> bool:
     return len(gradients) == 1 and not gradients & {"", ALL_ZERO}
 
 
+def _describe_rates(view: View) -> str:
+    """``0.05 on rank 0, 0.01 on rank 1``, of records of the same step; empty where they agree, or none is of the same step."""
+    last = [found.last for found in view.list_rank_processes() if found.last is not None]
+    if len({record.step for record in last}) != 1 or len({tuple(record.lr) for record in last}) < 2:
+        return ""
+    by_rate: defaultdict[tuple[Number, ...], list[int]] = defaultdict(list)
+    for found in view.list_rank_processes():
+        if found.last is not None:
+            by_rate[tuple(found.last.lr)].append(found.rank or 0)
+    return ", ".join(
+        f"{format_figure(list(rates))} on {format_ranks(ranks)}" for rates, ranks in list(by_rate.items())[:SHOWN]
+    )
+
+
 @RULES.add
 class ReplicasDrift(Rule):
     """Says when ranks that train one model hold different weights, and since which step.
@@ -175,9 +189,18 @@ class ReplicasDrift(Rule):
         return found
 
     def finish(self, view: View) -> Iterable[Finding]:
-        for key in sorted(self._replicas):
-            if any(part.apart for part in self._replicas[key].parts.values()):
-                yield from self._report_drift(key, self._replicas[key])
+        """Report what differed in the last look, and explain it by learning rates where those differ."""
+        found = [
+            finding
+            for key in sorted(self._replicas)
+            if any(part.apart for part in self._replicas[key].parts.values())
+            for finding in self._report_drift(key, self._replicas[key])
+        ]
+        rates = _describe_rates(view)
+        for finding in self._given if rates else ():
+            finding.cause = f"the ranks have different learning rates: {rates}"
+            finding.try_next = "give all ranks the same rate: see what sets it by rank, or by what a rank has seen"
+        return found
 
     def _compare_looks(self, replicas: _Replicas, part: _Part, step: int, looks: dict[int, Look]) -> None:
         common = set.intersection(*map(set, looks.values()))

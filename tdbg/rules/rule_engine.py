@@ -259,17 +259,32 @@ def _build_rank_row(view: View, found: ProcessView) -> RankRow:
 
 
 def _describe_restarts(view: View) -> str:
-    """``attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 ended at step 8``; empty without a restart."""
+    """``attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 ended at step 8``; empty without a restart.
+
+    Attempts are also known by processes that failed before their first step, and by what the launcher told any process.
+    """
     launches: defaultdict[int, list[ProcessView]] = defaultdict(list)
     for found in view.list_rank_processes():
         for one in view.list_attempts(found):
             launches[one.launch].append(one)
-    environs = (environ for hello in view.run.read_hellos() if isinstance(environ := hello.get("env"), dict))
-    newest = max(map(restart_count, environs), default=0)
-    parts = [_describe_attempt(view, number, launches[number]) for number in sorted(launches)]
-    if launches and newest > max(launches):
-        parts.append(f"attempt {newest} took no step")
-    return "; ".join(parts) if len(parts) > 1 else ""
+    begun: defaultdict[int, set[str]] = defaultdict(set)  # attempt -> processes, by host and number
+    for hello in view.run.read_hellos():
+        if isinstance(environ := hello.get("env"), dict) and (number := restart_count(environ)) not in launches:
+            begun[number].add(f"{hello.get('host')}-{hello.get('pid')}")
+    parts = {number: _describe_attempt(view, number, found) for number, found in launches.items()}
+    if launches:
+        parts |= {number: _describe_early_failure(view, number, names) for number, names in begun.items() if number}
+    return "; ".join(parts[number] for number in sorted(parts)) if len(parts) > 1 else ""
+
+
+def _describe_early_failure(view: View, number: int, names: set[str]) -> str:
+    """``attempt 1 took no step (rank 0: RuntimeError)``, with the first exception that nobody caught in it."""
+    crashes = [found.crash for found in view.processes.values() if found.process.path.name in names and found.crash]
+    if not crashes:
+        return f"attempt {number} took no step"
+    first = min(crashes, key=lambda crash: crash.t)
+    who = "" if first.rank is None else f"rank {first.rank}: "
+    return f"attempt {number} took no step ({who}{first.exception.rpartition('.')[2]})"
 
 
 def _describe_attempt(view: View, number: int, processes: Sequence[ProcessView]) -> str:

@@ -65,6 +65,19 @@ def test_replicas_that_drift_apart_are_named_with_the_steps(make_stream: Any) ->
     assert finding.first_step == 3 and "1 of 2 parameters differ" in finding.evidence[0]
 
 
+@pytest.mark.parametrize(("rates", "named"), [((0.05, 0.01), True), ((0.05, 0.05), False)])
+def test_learning_rates_that_differ_explain_replicas_that_do(make_stream: Any, rates: Any, named: bool) -> None:
+    run = make_stream()
+    folders = [run.begin_rank(rank, world=2) for rank in (0, 1)]
+    for folder, rate, letter in zip(folders, rates, "pq", strict=True):
+        run.emit_steps(folder, RUNS, lr=rate)
+        run.emit_events(folder, make_weights(1, f"{letter}1", "b1"), make_weights(2, f"{letter}2", "b2"))
+        run.end_process(folder, len(RUNS))
+    (finding,) = run.judge_stream().findings
+    said = "the ranks have different learning rates: 0.05 on rank 0, 0.01 on rank 1"
+    assert finding.code == "TD-R008" and (finding.cause == said) == named
+
+
 def test_the_odd_rank_stands_alone(make_stream: Any) -> None:
     group = {"group": [0, 1, 2]}
     usual = make_agreeing(1, 2, 3, **group)

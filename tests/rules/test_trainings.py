@@ -110,7 +110,7 @@ def write_hello(run: Stream, pid: int, restarts: int) -> None:
     """A torch process of that launch has reported; it need not have stepped."""
     folder = run.run.path / "hello"
     folder.mkdir(exist_ok=True)
-    text = json.dumps({"pid": pid, "env": {"TORCHELASTIC_RESTART_COUNT": str(restarts)}})
+    text = json.dumps({"pid": pid, "host": HOST, "env": {"TORCHELASTIC_RESTART_COUNT": str(restarts)}})
     (folder / f"vm-{pid}.json").write_text(text)
 
 
@@ -143,6 +143,19 @@ def test_an_attempt_that_took_no_step_is_told(make_stream):
     assert "restarts: attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 2 took no step" in format_verdict(
         run, 1
     )
+
+
+def test_what_ended_an_attempt_before_its_first_step_is_told(make_stream):
+    """Such processes became no ranks: their exceptions lie beside, and the launcher's count in what they said first."""
+    run = make_stream()
+    emit_failed_ranks(run)
+    for pid, attempt, error in ((5000, 1, "RuntimeError"), (6000, 2, "torch.cuda.OutOfMemoryError")):
+        write_hello(run, pid, attempt)
+        run.emit_events(f"other/{HOST}-{pid}", Traceback(exception=error, how="uncaught", rank=1, pid=pid))
+    assert (
+        "restarts: attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 took no step (rank 1: RuntimeError);"
+        " attempt 2 took no step (rank 1: OutOfMemoryError)"
+    ) in format_verdict(run, 1)
 
 
 def test_without_a_restart_there_is_no_line_of_attempts(make_stream):
