@@ -64,6 +64,8 @@ def show_status(args: StatusArgs) -> int:
 
 def print_snapshot(snapshot: "Snapshot") -> None:
     """The page for people."""
+    from tdbg.rules.text import clip_text
+
     state = f"ended, {snapshot.exit_text}" if snapshot.ended else "running"
     print_lines([f"run: {snapshot.run.place} ({state})"])
     if snapshot.ranks:
@@ -72,6 +74,8 @@ def print_snapshot(snapshot: "Snapshot") -> None:
             print_lines([f"and {format_count(len(snapshot.ranks) - SHOWN_RANKS, 'more rank')}: --json shows all"])
     else:
         print_lines([f"no rank has done a step yet; processes that use torch: {snapshot.processes}"])
+    if snapshot.restarts:
+        print_lines([f"restarts: {clip_text(snapshot.restarts, 300)}"])
     print_lines([f"last finding: {describe_last_finding(snapshot)}"])
 
 

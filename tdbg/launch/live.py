@@ -16,6 +16,7 @@ from tdbg.core.files import open_regular, parse_json, read_json
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, is_process_alive
 from tdbg.launch.run_follower import Tail
 from tdbg.rules.cost_lines import compute_cost_pct
+from tdbg.rules.restarts import describe_restarts
 from tdbg.rules.view import SILENT_S, ProcessView, View
 
 TAIL_BYTES = 64 << 10
@@ -82,6 +83,7 @@ class Snapshot:
     exit_text: str  # of a run that has ended
     ranks: list[RankState] = field(default_factory=list)
     processes: int = 0  # that said hello
+    restarts: str = ""  # how each attempt went, of a job that was restarted
     finding: dict[str, object] | None = None  # the last one told while the run went on
 
     @property
@@ -98,6 +100,7 @@ class Snapshot:
             "level_at_start": self.settings.level,
             "ranks": [rank.as_dict(self.t) for rank in self.ranks],
             "processes": self.processes,
+            "restarts": self.restarts,
             "last_finding": self.finding,
         }
 
@@ -124,7 +127,9 @@ def read_snapshot(run: RunDir, *, first_rank_alone: bool = False) -> Snapshot:
     snapshot.ranks = [
         _build_rank_state(snapshot, view, found, points[found.process.label]) for found in view.list_rank_processes()
     ]
-    snapshot.processes = len(processes) if first_rank_alone else len(run.read_hellos())
+    hellos = [] if first_rank_alone else run.read_hellos()
+    snapshot.processes = len(processes) if first_rank_alone else len(hellos)
+    snapshot.restarts = describe_restarts(view, hellos)
     snapshot.finding = _last_finding(run.path / FINDINGS)
     return snapshot
 

@@ -12,7 +12,7 @@ from tdbg.core.observations import OF_INSPECTION, OF_LOADERS
 from tdbg.core.observations.dataloader import DataWait
 from tdbg.core.observations.preflight import Refused
 from tdbg.core.rule_base import Unarmed, evaluate_rules
-from tdbg.core.rundir import ProcessDir, RunDir, read_alert_reports, restart_count
+from tdbg.core.rundir import ProcessDir, RunDir, read_alert_reports
 from tdbg.core.tables import format_count, join_limited
 from tdbg.core.urls import is_url
 from tdbg.rules import RULES, Rule
@@ -25,6 +25,7 @@ from tdbg.rules.debug_summary import merge_anomalies, summarize_training
 from tdbg.rules.preflight_lines import list_trials
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, merge_profiles
+from tdbg.rules.restarts import describe_restarts
 from tdbg.rules.text import clip_text, get_kept_path
 from tdbg.rules.verdict import REPORT_FILE, ExitRow, ObservationsRow, TriggerRow, Verdict
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, describe_exit, to_finite
@@ -191,7 +192,7 @@ class RuleEngine:
             ranks=[_build_rank_row(view, found) for found in view.list_rank_processes()],
             others=[_build_rank_row(view, found) for found in view.list_side_processes()],
             trainings=len(view.list_trainings()),
-            restarts=_describe_restarts(view),
+            restarts=describe_restarts(view, view.run.read_hellos()),
             exit=_build_exit_row(view),
             cost=_sum_costs(view),
             costliest=_name_costliest(view),
@@ -256,48 +257,6 @@ def _build_rank_row(view: View, found: ProcessView) -> RankRow:
         "code": view.find_process_exit(found),
         "last_t": found.t,
     }
-
-
-def _describe_restarts(view: View) -> str:
-    """``attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 ended at step 8``; empty without a restart.
-
-    Attempts are also known by processes that failed before their first step, and by what the launcher told any process.
-    """
-    launches: defaultdict[int, list[ProcessView]] = defaultdict(list)
-    for found in view.list_rank_processes():
-        for one in view.list_attempts(found):
-            launches[one.launch].append(one)
-    begun: defaultdict[int, set[str]] = defaultdict(set)  # attempt -> processes, by host and number
-    for hello in view.run.read_hellos():
-        if isinstance(environ := hello.get("env"), dict) and (number := restart_count(environ)) not in launches:
-            begun[number].add(f"{hello.get('host')}-{hello.get('pid')}")
-    parts = {number: _describe_attempt(view, number, found) for number, found in launches.items()}
-    if launches:
-        parts |= {number: _describe_early_failure(view, number, names) for number, names in begun.items() if number}
-    return "; ".join(parts[number] for number in sorted(parts)) if len(parts) > 1 else ""
-
-
-def _describe_early_failure(view: View, number: int, names: set[str]) -> str:
-    """``attempt 1 took no step (rank 0: RuntimeError)``, with the first exception that nobody caught in it."""
-    crashes = [found.crash for found in view.processes.values() if found.process.path.name in names and found.crash]
-    if not crashes:
-        return f"attempt {number} took no step"
-    first = min(crashes, key=lambda crash: crash.t)
-    who = "" if first.rank is None else f"rank {first.rank}: "
-    return f"attempt {number} took no step ({who}{first.exception.rpartition('.')[2]})"
-
-
-def _describe_attempt(view: View, number: int, processes: Sequence[ProcessView]) -> str:
-    failed = [found for found in processes if view.describe_ending(found) not in ("ended", "running")]
-    if not failed:
-        verb = "is" if any(view.describe_ending(found) == "running" for found in processes) else "ended"
-        return f"attempt {number} {verb} at step {max(found.step for found in processes)}"
-
-    def sort_key(found: ProcessView) -> tuple[bool, float]:  # whom the launcher ended, did not begin it
-        return view.describe_ending(found) == "SIGTERM", found.crash.t if found.crash is not None else found.t
-
-    first = min(failed, key=sort_key)
-    return f"attempt {number} failed at step {first.step} (rank {first.rank}: {view.describe_ending(first)})"
 
 
 def _build_exit_row(view: View) -> ExitRow:

@@ -19,7 +19,7 @@ from tdbg.cli import main
 from tdbg.core import control
 from tdbg.core.control import CONTROL_FILE, Request
 from tdbg.core.errors import TdbgError
-from tdbg.core.events import Cost, End, Finding, Observation, Plan, Step, Switch
+from tdbg.core.events import Cost, End, Finding, Observation, Plan, Step, Switch, Traceback
 from tdbg.core.rundir import RunDir, process_start
 from tdbg.launch import ask as ask_module
 from tdbg.launch.ask import LOCK_FILE, common_step, send_request
@@ -238,6 +238,22 @@ def test_the_latest_attempt_counts(run_stream: Stream) -> None:
     run_stream.begin_rank(0, attempt=1, world=1, pid=os.getpid())
     emit_steps(run_stream, "rank0000/attempt1", 7)
     assert [(rank.rank, rank.step) for rank in read_snapshot(run_stream.run).ranks] == [(0, 7)]
+
+
+def test_the_attempts_of_a_restarted_job_are_told_apart(run_stream: Stream) -> None:
+    """Seen: under `running` the ends of the first attempt, and nothing of the second, which waited in its beginning."""
+    for rank in (0, 1):
+        folder = run_stream.begin_rank(rank, world=2)
+        emit_steps(run_stream, folder, 100)
+    run_stream.emit_events("rank0001", Traceback(step=100, exception="RuntimeError", how="uncaught"))
+    assert read_snapshot(run_stream.run).restarts == ""
+    hello = run_stream.run.path / "hello"
+    hello.mkdir(exist_ok=True)
+    text = json.dumps({"pid": 5, "host": HOST, "env": {"TORCHELASTIC_RESTART_COUNT": "1"}})
+    (hello / f"{HOST}-5.json").write_text(text)
+    said = "attempt 0 failed at step 100 (rank 1: RuntimeError); attempt 1 has begun"
+    snapshot = read_snapshot(run_stream.run)
+    assert snapshot.restarts == said and snapshot.as_dict()["restarts"] == said
 
 
 def test_the_end_of_a_run(live_run: Stream) -> None:
