@@ -477,6 +477,7 @@ UNAVAILABLE = (
     "abstains-"  # how the code of a Note begins in which a probe, whose name follows, says why it sees nothing
 )
 NO_BACKWARD = "no-backward"  # the code of a Note: gradients were set without a backward pass, so no loss was checked
+JOINS_UNEVEN = "uneven-inputs"  # the program uses Join
 STOPPED = "stopped-before-update"  # the code of a Note: tdbg ended the process before a bad update, as it was asked to
 
 

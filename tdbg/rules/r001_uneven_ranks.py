@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Start
+from tdbg.core.events import JOINS_UNEVEN, Finding, Start
 from tdbg.core.observations import Evidence
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
@@ -14,6 +14,7 @@ from tdbg.rules.view import ProcessView, View
 GROWTH = 2  # of the distance between two records: the budget doubles it at a time
 
 STILL_S = 5.0  # without a record, before a rank that was told to stop counts as one that stood still
+JOINED = "the program joins uneven inputs (Join), which lets a rank end before others"
 STOPPED_APART = "the run was told to stop, and its ranks do not wait for each other"
 
 
@@ -48,7 +49,8 @@ class UnevenRanks(Rule):
     Thresholds: After a clean end any difference counts. After a failure, or beside a rank that was killed, a
     difference of 1 step plus twice the largest gap between two records of that rank is ignored. Where every rank
     made steps until the run was told to stop (Ctrl-C, a signal), with 5 s or three times the steps between two of
-    its records since its last one at most, it is a note.
+    its records since its last one at most, it is a note; so it is after a clean end where the program uses
+    `Join`.
     """
 
     code = "TD-R001"
@@ -83,6 +85,8 @@ class UnevenRanks(Rule):
         finding = self._make_uneven_finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0)
         if not missing and all(_steps_until(view, one, view.stop_t) for one in ranks):
             finding.severity, finding.cause = "info", STOPPED_APART
+        elif not missing and well and any(JOINS_UNEVEN in one.notes for one in view.processes.values()):
+            finding.severity, finding.cause, finding.try_next = "info", JOINED, ""
         return (finding,)
 
     def _make_uneven_finding(

@@ -1,6 +1,6 @@
-"""torchrun restarts a job: the attempts are told apart, and what ended the first is no consequence of the second."""
+"""Jobs of torchrun: attempts are told apart, and none follows from a later one; ranks that join uneven inputs are a note."""
 
-from tests.e2e.conftest import BIN, PROGRAMS, Result, Runner
+from tests.e2e.conftest import BIN, PROGRAMS, Result, Runner, assert_notes_alone
 
 # In the store that torchrun shares between attempts, ranks may find each other's old addresses: without tdbg too.
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -27,3 +27,11 @@ def test_a_restart_that_goes_well_is_blamed_for_nothing(watched_runner: Runner) 
     above = [found for found in result.verdict["findings"] if found["severity"] != "info"]
     assert [(found["code"], found["attempt"]) for found in above] == [("TD-R003", 0)], result.stderr
     assert {(row["rank"], row["attempts"]) for row in result.verdict["ranks"]} == {(0, 2), (1, 2)}
+
+
+def test_ranks_that_join_uneven_inputs_are_a_note(watched_runner: Runner) -> None:
+    words = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2", str(PROGRAMS / "joined_inputs.py")]
+    result = watched_runner(words)
+    assert result.code == 0, result.stderr
+    assert_notes_alone(result)
+    assert "Join" in result.find_finding("TD-R001")["cause"]

@@ -5,7 +5,7 @@ import json
 import pytest
 from streams import HOST, Stream
 
-from tdbg.core.events import NonFinite, Note, Observation, Plan, ProbeOff, Step, Traceback
+from tdbg.core.events import JOINS_UNEVEN, NonFinite, Note, Observation, Plan, ProbeOff, Step, Traceback
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules.rule_engine import RuleEngine
 from tdbg.rules.watched import format_watched
@@ -28,6 +28,15 @@ def test_uneven_ranks_are_named(make_stream):
     run = make_stream()
     begin_pair(run, (13, 12))
     assert find_first(run, "TD-R001").title == "ranks stopped at different steps: rank 1 at 12, rank 0 at 13"
+
+
+def test_uneven_ranks_that_the_program_joins_are_a_note(make_stream):
+    run = make_stream()
+    folders = begin_pair(run, (13, 12), well=False)
+    run.emit_events(folders[0], Note(code=JOINS_UNEVEN, text="joins"))
+    for folder, steps in zip(folders, (13, 12), strict=True):
+        run.end_process(folder, steps)
+    assert find_first(run, "TD-R001").severity == "info" and "Join" in find_first(run, "TD-R001").cause
 
 
 def test_even_ranks_are_fine(make_stream):

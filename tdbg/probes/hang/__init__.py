@@ -6,6 +6,7 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from tdbg.core.events import JOINS_UNEVEN
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed, RankAlive, TrainingLines
 from tdbg.core.rundir import env_rank
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tdbg.probes.hang.training_lines import Lines
 
 LIMIT = "DISTRIBUTED.hang_s"
+JOINS_TEXT = "the program joins uneven inputs (Join): its ranks may make different numbers of steps"
 INIT_ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank")
 
 
@@ -57,9 +59,13 @@ class Hang(Probe):
     def attach(self) -> None:
         self.patch_at("group-made", before=self._init_begins, after=self._init_ended, raised=self._init_failed)
         self.patch_at("group-destroyed", after=self._destroy_ended)
+        self.patch_at("join", before=self._note_join)
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_available() and dist.is_initialized():
             self._start_watching()
+
+    def _note_join(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        self.monitor.note(JOINS_UNEVEN, JOINS_TEXT)
 
     def detach(self) -> None:
         self._stop_watching()
