@@ -436,12 +436,13 @@ def env_rank(environ: Mapping[str, str]) -> int | None:
 
 
 RESTART_COUNTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+COUNT_DIGITS = 6  # more is no count: a file that somebody made, which Python refuses to read from 4,300 on
 
 
 def restart_count(environ: Mapping[str, object]) -> int:
     """How often launcher and scheduler have restarted a job: torchrun in a job that SLURM requeued counts anew from 0."""
     counts = (str(environ.get(name, "")) for name in RESTART_COUNTS)
-    return sum(int(count) for count in counts if count.isascii() and count.isdigit())
+    return sum(int(count) for count in counts if count.isascii() and count.isdigit() and len(count) <= COUNT_DIGITS)
 
 
 def process_start(pid: int) -> str:

@@ -6,6 +6,7 @@ import pytest
 from streams import HOST, Stream
 
 from tdbg.core.events import Cost, Start, Traceback
+from tdbg.launch.live import read_snapshot
 
 
 def emit_process(run: Stream, folder: str, pid: int, steps: int, evals: int = 0, *, end: bool = True, **more) -> None:
@@ -156,6 +157,16 @@ def test_what_ended_an_attempt_before_its_first_step_is_told(make_stream):
         "restarts: attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 took no step (rank 1: RuntimeError);"
         " attempt 2 took no step (rank 1: OutOfMemoryError)"
     ) in format_verdict(run, 1)
+
+
+def test_a_count_of_restarts_that_is_none_is_passed_over(make_stream):
+    """Of a file that somebody made: Python raises for a number of 5,000 digits."""
+    run = make_stream()
+    emit_failed_ranks(run)
+    (run.run.path / "hello").mkdir()
+    about = {"pid": [1], "host": {"a": 1}, "env": {"TORCHELASTIC_RESTART_COUNT": "9" * 5000}}
+    (run.run.path / "hello/x-1.json").write_text(json.dumps(about))
+    assert "restarts:" not in format_verdict(run, 1) and read_snapshot(run.run).restarts == ""
 
 
 def test_without_a_restart_there_is_no_line_of_attempts(make_stream):
