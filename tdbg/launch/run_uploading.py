@@ -116,7 +116,9 @@ def complete_upload(run: RunDir, url: str = "") -> "tuple[str, RunUpload]":
     except PlaceTakenError as error:
         raise TdbgError(str(error), "choose another URL") from None
     except FileNotFoundError as error:
-        raise TdbgError(f"cannot write to {url}: {error.strerror or error}", "choose another URL") from None
+        raise TdbgError(
+            f"cannot write to {redact_text(url)}: {error.strerror or error}", "choose another URL"
+        ) from None
     return url, upload
 
 

@@ -87,9 +87,9 @@ def list_stories(stories: Sequence[Story], room: int) -> list[str]:
 
 def format_title(finding: Finding) -> str:
     """``TD-N001 critical: first NaN at step 3, rank 1, ...``, with the attempt of a job that was restarted before."""
-    attempt = f" (attempt {finding.attempt})" if finding.attempt else ""
-    attempt = "" if attempt.strip(" ()") in finding.title else attempt  # as the name of a rank has it
-    return clip_text(f"{finding.code} {finding.severity}: {finding.title}", 200 - len(attempt)) + attempt
+    attempt = f"attempt {finding.attempt}"
+    ending = f" ({attempt})" if finding.attempt and attempt not in finding.title else ""  # names of ranks have it
+    return clip_text(f"{finding.code} {finding.severity}: {finding.title}", 200 - len(ending)) + ending
 
 
 def format_follower(finding: Finding) -> str:

@@ -8,8 +8,8 @@ HELP = """Copy a run that is over to a store that a URL names.
         tdbg runs upload train
 
     `tdbg run --run-dir URL` copies a run while it goes on. This command completes such a copy after `kill -9`, or where
-    the store could not be reached; it needs no URL then. It takes any other run as well. What is there already is not
-    copied again. Every command reads the URL as it reads a path.
+    the store could not be reached; it needs no URL then. It takes any other run as well. Parts of logs and captured
+    pages that are there already are not copied again. Every command reads the URL as it reads a path.
     """
 ARGUMENT = Argument("RUN|URL", "A run; the newest one if left out. Then a URL, unless the run was begun with one.")
 

@@ -74,7 +74,7 @@ def show_traces(served: Served, run: str, query: SummaryQuery) -> dict[str, Any]
     found = _select(served, run, query)
     reading = served.traces.follow_reading(found)
     if reading is not None or not found:
-        return {**NO_TRACES, "ranks": None, "ranks_left_out": [], **_tell(reading)}
+        return {**NO_TRACES, "ranks": None, "ranks_left_out": [], **_format_reading(reading)}
     return describe_summaries(_load(served, found), rows=min(max(query.rows, 1), MAX_ROWS))
 
 
@@ -84,7 +84,7 @@ def show_flames(served: Served, run: str, query: FlameQuery) -> dict[str, Any]:
     found = _select(served, run, query)
     reading = served.traces.follow_reading(found)
     if reading is not None or not found:
-        return {**NO_TRACES, **_tell(reading)}
+        return {**NO_TRACES, **_format_reading(reading)}
     return describe_flames(_load(served, found), query.by)
 
 
@@ -95,7 +95,7 @@ def draw_traces(served: Served, run: str, query: TraceQuery) -> dict[str, Any]:
     chosen = found if query.ranks or query.file or not found else select_ranks(found).found
     reading = served.traces.follow_reading(chosen)
     if reading is not None or not found:
-        return {**describe_page([]), **_tell(reading)}
+        return {**describe_page([]), **_format_reading(reading)}
     return describe_page(_load(served, chosen))
 
 
@@ -154,7 +154,7 @@ def _load(served: Served, found: Sequence[TraceFile]) -> list[tuple[TraceFile, S
     return load_summaries(found, trees=True, load=lambda one, trees: served.traces.load_summary(one))
 
 
-def _tell(reading: Reading | None) -> dict[str, Any]:
+def _format_reading(reading: Reading | None) -> dict[str, Any]:
     return {} if reading is None else {"reading": reading}
 
 
