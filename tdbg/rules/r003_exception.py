@@ -10,6 +10,7 @@ from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
+from tdbg.rules.known_errors import explain_error
 from tdbg.rules.text import TRACEBACK, clip_text
 from tdbg.rules.view import ProcessView, View
 
@@ -18,6 +19,7 @@ ON_PURPOSE = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
 MAX_SWALLOWED = 5
 CAPPED = "tracebacks-capped"  # the note of a process in which the same came more often than it wrote down
 SHOWN_LINES = 24
+SHOWN_WITH = "`tdbg report --all` shows the traceback"
 FULL_STOP = re.compile(r"(?<!\.)\.$")
 NATIVE_PLACE = re.compile(
     r"^\[(enforce fail at )?[^\]\s]+\.(cc|cpp|cu|h):\d+\] "
@@ -64,8 +66,8 @@ class ExceptionRule(Rule):
     logged or printed (`logger.exception`, `exc_info`, `traceback.print_exc`) and then swallowed is a warning,
     with how often it came and whether any step came after it; so is one that ended a thread of the program. It is
     an error where the process then ended without a single optimizer step. The place is the innermost line of the
-    program's own, not a package's. Ctrl-C and `sys.exit` are no failures, nor is what a launcher raises because a
-    rank ended.
+    program's own, not a package's. Some twenty common errors of torch are told with their usual cause. Ctrl-C
+    and `sys.exit` are no failures, nor is what a launcher raises because a rank ended.
 
     Why it matters: A `main` that catches everything ends with exit code 0 after a crash. A thread that died
     (prefetching, checkpoints, metrics) leaves a run that waits for it, or goes on without its work. With several
@@ -190,9 +192,7 @@ class ExceptionRule(Rule):
                 finding, process, event, f"{how}, and the program ended{ended} without one optimizer step"
             )
             finding.cause = "the program catches what its training raises, and ends as though all were well"
-            finding.try_next = (
-                "let the exception through, or end with sys.exit(1); `tdbg report --all` shows the traceback"
-            )
+            finding.try_next = f"let the exception through, or end with sys.exit(1); {SHOWN_WITH}"
             return
         finding.severity = "warning"
 
@@ -207,7 +207,9 @@ class ExceptionRule(Rule):
             *_find_own_lines(lines, event),
             *([TRACEBACK, *lines[-SHOWN_LINES:]] if len(lines) > 3 else []),
         ]
-        finding.try_next = "`tdbg report --all` shows the traceback"
+        known = explain_error(event.message)
+        finding.cause = known.cause if known is not None else ""
+        finding.try_next = f"{known.try_next}; {SHOWN_WITH}" if known is not None else SHOWN_WITH
 
 
 def _has_continued(found: ProcessView, kept: _Swallowed) -> bool:
