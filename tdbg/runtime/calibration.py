@@ -22,11 +22,12 @@ from tdbg.core.guard import Guard
 from tdbg.runtime.alarm import Attention
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
+from tdbg.runtime.duty_cycle import MIN_CHECK_EVERY
 from tdbg.runtime.fast_path import FastPath
 from tdbg.runtime.forward_calls import KeptCalls
 from tdbg.runtime.last_loss import LastLoss
 from tdbg.runtime.own_hooks import HookHandle, post_hooks_of, pre_hooks_of
-from tdbg.runtime.patches import Patches
+from tdbg.runtime.patches import LiftedPatches, Patches
 from tdbg.runtime.root_modules import CallHook
 from tdbg.runtime.state import State
 from tdbg.runtime.update_counter import UpdateCounter
@@ -42,10 +43,6 @@ REPEATS = 21
 # forks later is to have. Both were measured in blocks with and without tdbg's hooks, in turn.
 REAL_CALL, AFTER_BACKWARD = 1.6, 1.3
 SKIPPED_REPEATS = 5  # twice some 4 ms at the start of every rank
-# A step that is only counted takes 1.6 us in a loop of half a millisecond, and one that begins to count and ends it 45 us
-# besides what its check takes: what is done once in 16 steps is in none of the caches, and costs what comes after it
-# its place there. Measured as the two above.
-REAL_COUNT, REAL_TURN = 2.0, 12.0
 NEVER = 1 << 40  # steps to count
 PART = "calibration"
 
@@ -57,10 +54,9 @@ class Overhead(NamedTuple):
     entry_s: float  # of a wrapper around one of torch's functions, or of an optimizer's hook
     skipped_s: float  # of a step on the fast path, where nothing is timed
     unchecked_s: float  # of one there that is only counted
-    turn_s: float  # of the way from a checked step to counted ones, and back
 
 
-USUAL = Overhead(16e-6, 4.5e-6, 14e-6, 1.6e-6, 45e-6)
+USUAL = Overhead(16e-6, 4.5e-6, 14e-6, 2.5e-6)
 
 
 class _Idle(nn.Module):
@@ -103,7 +99,7 @@ def _list_counted_entries() -> list[Entry]:
     counter = UpdateCounter(state, _do_nothing, _do_nothing)
     table: dict[str, Any] = {"before": _do_nothing, "after": _do_nothing}
     handles = HookHandle("before", table), HookHandle("after", table)
-    counter.prepare(handles, (_do_nothing, _do_nothing), Patches())
+    counter.prepare(handles, (_do_nothing, _do_nothing), LiftedPatches(Patches(), ()))
     idle: Any = _IdleOptimizer()
     counter.start(idle, NEVER)
 
@@ -176,8 +172,7 @@ def _measure_once() -> Overhead:
         REAL_CALL * extra_s(lambda: idle(None), lambda: hooked(None)),
         AFTER_BACKWARD * extra_s(lambda: None, hide_from_compiler(enter_hook)),
         skipped_s,
-        min(REAL_COUNT * (before_s + after_s), skipped_s),
-        REAL_TURN * turn_s,
+        min(before_s + after_s + turn_s / (MIN_CHECK_EVERY - 1), skipped_s),
     )
 
 

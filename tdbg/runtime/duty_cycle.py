@@ -19,7 +19,7 @@ SKIPPED_STEPS = 32  # so many steps in a row are skipped,
 SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
 # Skipped steps from one check to the next, powers of two: fewer do not pay for taking the other entries away, and a bad
 # loss is to be found no more than so many late.
-MIN_CHECK_EVERY, MAX_CHECK_EVERY = 8, 32
+MIN_CHECK_EVERY, MAX_CHECK_EVERY = 8, 16
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
@@ -129,13 +129,10 @@ class DutyCycle:
         if self._checks_all or self.keeps_calls or not self._budget.is_allowance_spent(now):
             return 1
         unchecked_s = self._budget.entry_s("unchecked_step")
-        checking_s = self._budget.entry_s("skipped_step") - unchecked_s
-        if unchecked_s + checking_s <= self._budget.share * self._step_s:
-            return 1
-        checking_s += self._budget.entry_s("counting")
-        every = MIN_CHECK_EVERY
+        checking_s = max(self._budget.entry_s("skipped_step") - unchecked_s, 0.0)
+        every = 1
         while every < MAX_CHECK_EVERY and unchecked_s + checking_s / every > self._budget.share * self._step_s:
-            every *= 2
+            every = max(2 * every, MIN_CHECK_EVERY)
         return every
 
     def training_continues(self) -> None:

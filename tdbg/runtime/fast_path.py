@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,15 +29,6 @@ LOWEST = -HIGHEST
 CLOCK_STEPS = 8  # so many steps are skipped from one look at the clock to the next; a power of two
 
 
-class Skipped(NamedTuple):
-    """Steps since the last time it was asked."""
-
-    steps: int
-    losses: int  # that were not checked
-    counted: int  # of the steps were only counted
-    stretches: int  # of counted steps
-
-
 class FastPath:
     """Decides at each entry into tdbg whether the rest of it can be skipped; every 33rd step
     takes the whole path, or one every 0.1 s where that is rarer.
@@ -57,7 +48,6 @@ class FastPath:
         "_attention",
         "_before_update",
         "_calls",
-        "_counted",
         "_failed",
         "_guard",
         "_kept",
@@ -69,7 +59,6 @@ class FastPath:
         "_rate",
         "_skipped",
         "_state",
-        "_stretches",
         "_unchecked",
         "_unchecked_bits",
         "_until",
@@ -95,7 +84,7 @@ class FastPath:
         self._rate: Any = None
         self._until = 0.0
         self._unchecked_bits = 0  # steps_left has one of them in a step whose losses are not checked
-        self.counter = UpdateCounter(state, self._stop_counting, self._update_strangely)
+        self.counter = UpdateCounter(state, self._end_counting, self._update_strangely)
         self.is_counting = False
         self.thread = 0
 
@@ -113,7 +102,6 @@ class FastPath:
         self._losses_per_step = 0  # where steps are only counted
         self._skipped = 0
         self._unchecked = 0  # losses that were sent backward
-        self._counted = self._stretches = 0
         self.steps_left = 0
 
     def start_skipping(
@@ -134,28 +122,22 @@ class FastPath:
         self._unchecked_bits = check_every - 1
         self.steps_left = -(-steps // check_every) * check_every
 
-    @hide_from_compiler
     def _start_counting(self, optimizer: Optimizer, losses: int) -> None:
         """The steps up to the next that is checked are only counted. losses: of a step."""
-        try:
-            self.is_counting, self._losses_per_step = True, losses
-            self.is_counting = self.counter.start(optimizer, self.steps_left & self._unchecked_bits)
-        except Exception as error:
-            self._give_up("fast-path", error)
+        self.is_counting, self._losses_per_step = True, losses
+        self.is_counting = self.counter.start(optimizer, self.steps_left & self._unchecked_bits)
 
-    @hide_from_compiler
     def _stop_counting(self) -> None:
-        try:
-            self.is_counting = False
-            steps = self.counter.stop()
-            self._state.updates += steps
-            self._skipped += steps
-            self._counted += steps
-            self._stretches += 1
-            self._unchecked += steps * self._losses_per_step
-            self.steps_left -= steps
-        except Exception as error:
-            self._give_up("fast-path", error)
+        self.is_counting = False
+        steps = self.counter.stop()
+        self._state.updates += steps
+        self._skipped += steps
+        self._unchecked += steps * self._losses_per_step
+        self.steps_left -= steps
+
+    def _end_counting(self) -> None:
+        """All steps that were to be counted were."""
+        call_outside_compiler(self._guard.call_guarded, self._stop_counting)
 
     def _update_strangely(self, optimizer: Optimizer) -> None:
         """While steps are counted another optimizer, or another thread, has made an update."""
@@ -196,12 +178,12 @@ class FastPath:
         """True while another thread skips its steps."""
         return self.steps_left > 0 and get_ident() != self.thread and time.perf_counter() < self._until
 
-    def take_skipped(self) -> Skipped:
-        """Return what was skipped since the last call."""
+    def take_skipped(self) -> tuple[int, int]:
+        """Return how many steps were skipped since the last call, and how many losses were not checked."""
         if self.is_counting:
             self._stop_counting()
-        taken = Skipped(self._skipped, self._unchecked, self._counted, self._stretches)
-        self._skipped = self._unchecked = self._counted = self._stretches = 0
+        taken = self._skipped, self._unchecked
+        self._skipped = self._unchecked = 0
         return taken
 
     @property
@@ -355,7 +337,7 @@ class FastPath:
                     if self._calls:
                         self._calls.clear()
                     if self.steps_left & self._unchecked_bits:
-                        self._start_counting(optimizer, losses)
+                        call_outside_compiler(self._guard.call_guarded, self._start_counting, optimizer, losses)
                     return
                 call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._after_update(optimizer)

@@ -146,7 +146,6 @@ class Monitor(State):
                 "step_ended": 2 * overhead.entry_s,
                 "skipped_step": overhead.skipped_s,
                 "unchecked_step": overhead.unchecked_s,
-                "counting": overhead.turn_s,
             }
             | dict.fromkeys(
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
@@ -538,15 +537,15 @@ class Monitor(State):
 
     def _book_skipped(self) -> None:
         """Book the steps skipped since the last time."""
-        skipped = self.fast_path.take_skipped()
-        self.duty.unchecked_losses += skipped.losses
-        self.budget.book_times("skipped_step", skipped.steps - skipped.counted)
-        self.budget.book_times("unchecked_step", skipped.counted)
-        self.budget.book_times("counting", skipped.stretches)
+        skipped, unchecked = self.fast_path.take_skipped()
+        self.duty.unchecked_losses += unchecked
+        unchecked = min(unchecked, skipped)  # several losses may be of one step
+        self.budget.book_times("skipped_step", skipped - unchecked)
+        self.budget.book_times("unchecked_step", unchecked)
         if self.duty.keeps_calls:
-            self.budget.book_times("call_begins", skipped.steps)
+            self.budget.book_times("call_begins", skipped)
         else:
-            self.duty.steps += skipped.steps
+            self.duty.steps += skipped
 
     def _away_step(self, optimizer: Optimizer, begun: float) -> None:
         """A step in a stretch that is hardly watched: counted, with an eye on the learning rate."""

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,13 +63,9 @@ class Patches:
         setattr(owner, name, placed)
         self._done.append(Patch(owner, name, held, placed, inherited, make, drops_frames))
 
-    def list_patches(self, names: Collection[str]) -> list[Patch]:
-        """Those of functions of these names in modules, in the order in which they were made."""
-        return [patch for patch in self._done if patch.name in names and isinstance(patch.owner, ModuleType)]
-
-    def make_again(self, patch: Patch) -> None:
-        """Place a wrapper on top of what somebody has placed where this one was."""
-        self.wrap_attribute(patch.owner, patch.name, patch.make, drops_frames=patch.drops_frames)
+    def iter_patches(self, names: Collection[str]) -> Iterator[Patch]:
+        """Those of functions of these names, in the order in which they were made."""
+        return (patch for patch in self._done if patch.name in names)
 
     def restore(self) -> None:
         """Put back every original that nobody has replaced since; a wrapper that has to stay must do nothing.
@@ -90,6 +86,43 @@ class Patches:
 
     def __len__(self) -> int:
         return len(self._done)
+
+
+class LiftedPatches:
+    """Patches of functions in modules that are taken away for a moment, again and again: some 100 ns each."""
+
+    def __init__(self, patches: Patches, names: Collection[str]) -> None:
+        self._patches = patches
+        self._names = names
+        self._places = self._list_places()
+        self._lifted: list[tuple[dict[str, object], Patch]] = []
+
+    def _list_places(self) -> list[tuple[dict[str, object], Patch]]:
+        return [
+            (vars(patch.owner), patch)
+            for patch in self._patches.iter_patches(self._names)
+            if isinstance(patch.owner, ModuleType)
+        ]
+
+    def lift(self) -> None:
+        """Put the originals back, where nobody else has replaced ours since."""
+        for held, patch in self._places:
+            if held.get(patch.name) is patch.placed:
+                held[patch.name] = patch.held
+                self._lifted.append((held, patch))
+
+    def put_back(self) -> None:
+        """Place ours again; on top of what was placed over an original meanwhile."""
+        lifted, self._lifted = self._lifted, []
+        is_changed = False
+        for held, patch in lifted:
+            if held.get(patch.name) is patch.held:
+                held[patch.name] = patch.placed
+            else:
+                self._patches.wrap_attribute(patch.owner, patch.name, patch.make, drops_frames=patch.drops_frames)
+                is_changed = True
+        if is_changed:
+            self._places = self._list_places()
 
 
 def _is_native(function: object) -> bool:

@@ -18,7 +18,7 @@ from tdbg.runtime.loss_watch import LossWatch
 from tdbg.runtime.module_sampler import ModuleSampler
 from tdbg.runtime.optimizers import Optimizers
 from tdbg.runtime.own_hooks import HookHandle, put_back, take_away
-from tdbg.runtime.patches import Patches
+from tdbg.runtime.patches import LiftedPatches, Patches
 from tdbg.runtime.plan import Plan
 from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.state import State
@@ -103,7 +103,8 @@ class TrainingHooks:
             for owner, name in iter_targets(place):
                 self.patches.wrap_attribute(owner, name, make, drops_frames=drops_frames)
         if isinstance(before, HookHandle) and isinstance(after, HookHandle):
-            self.fast_path.counter.prepare((before, after), hooks, self.patches, ("backward", "clip_grad_norm_"))
+            lifted = LiftedPatches(self.patches, ("backward", "clip_grad_norm_"))
+            self.fast_path.counter.prepare((before, after), hooks, lifted)
         for module in modules_of("fsdp-reduce"):
             self.monitor.when_imported(module, lambda _: self._backward.call_guarded(self._watch_groups))
 

@@ -1,43 +1,30 @@
 """Steps of which nothing is seen but the update: what a loop of half a millisecond can afford."""
 
-from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 from torch.optim import Optimizer
 
-from tdbg.runtime.compiler import hide_from_compiler, trace_as_nothing
+from tdbg.runtime.compiler import trace_as_nothing
 from tdbg.runtime.own_hooks import HookHandle
-from tdbg.runtime.patches import Patch, Patches
+from tdbg.runtime.patches import LiftedPatches
 from tdbg.runtime.state import State
 
-HOOKS = 2  # before an update and after it: the first of the places
-
-
-class Place(NamedTuple):
-    """Where an entry into tdbg stands: an item of one of torch's tables of hooks, or of a module's names."""
-
-    table: dict[str, Any]
-    key: str
-    usual: object
-    counting: object  # what stands there while updates are counted
-    patch: Patch | None = None
+UpdateHook = Callable[[Optimizer, tuple[object, ...], dict[str, object]], None]
 
 
 class UpdateCounter:
     """Counts some updates of one optimizer with a single hook; every other entry of a step into tdbg is away meanwhile.
 
     In such a loop the usual entries cost 8 us a step even if each returns at once, as the program has driven them out of
-    the caches; this hook costs 1 to 2 us, and the way there and back 20 to 30 us, so it is for some steps in a row.
-    ``State.step`` is right at any time, ``State.updates`` when it has ended.
+    the caches; this hook costs 1 to 2 us. ``State.step`` is right at any time, ``State.updates`` when it has ended.
 
     done: called after the last of the updates. strange: called with an optimizer that is another one.
     """
 
     def __init__(self, state: State, done: Callable[[], None], strange: Callable[[Optimizer], None]) -> None:
-        self._list_places: Callable[[], list[Place]] = list
-        self._patches: Patches | None = None
-        self._places: list[Place] = []
-        self._changed: list[Place] = []
+        self._handles: tuple[HookHandle, HookHandle] | None = None
+        self._hooks: tuple[UpdateHook, UpdateHook] | None = None
+        self._lifted: LiftedPatches | None = None
         self._steps = 0
         main: Optimizer | None = None
         left = 0
@@ -53,7 +40,6 @@ class UpdateCounter:
             else:
                 strange(optimizer)
 
-        @hide_from_compiler
         def expect(optimizer: Optimizer | None, steps: int) -> int:
             """Count these from now on; return how many of those before did not come."""
             nonlocal main, left
@@ -63,55 +49,30 @@ class UpdateCounter:
         self._count_update, self._expect = count_update, expect
 
     def prepare(
-        self,
-        handles: tuple[HookHandle, HookHandle],
-        hooks: tuple[object, object],
-        patches: Patches,
-        names: Collection[str] = (),
+        self, handles: tuple[HookHandle, HookHandle], hooks: tuple[UpdateHook, UpdateHook], lifted: LiftedPatches
     ) -> None:
-        """The hooks before and after each update, and the names of functions that are torch's own while it counts."""
-        counting = _do_nothing, self._count_update
-        of_hooks = [
-            Place(table, key, usual, one)
-            for handle, usual, one in zip(handles, hooks, counting, strict=True)
-            for table, key in handle.list_places()
-        ]
-        self._list_places = lambda: [
-            *of_hooks,
-            *(Place(vars(one.owner), one.name, one.placed, one.held, one) for one in patches.list_patches(names)),
-        ]
-        self._patches, self._places = patches, self._list_places()
+        """The hooks before and after each update, and the patches that are to be away while it counts."""
+        self._handles, self._hooks, self._lifted = handles, hooks, lifted
 
-    @hide_from_compiler
     def start(self, optimizer: Optimizer, steps: int) -> bool:
         """Count the next updates of an optimizer, ``steps`` at most; False if that cannot be done here."""
+        if self._handles is None or self._lifted is None:
+            return False
+        before, after = self._handles
         self._steps = steps
         self._expect(optimizer, steps)
-        # What somebody has placed over ours stays, and ours below it returns at once.
-        places = self._places
-        changed = [place for place in places if place[0].get(place[1]) is place[2]]
-        if len(changed) < HOOKS or changed[HOOKS - 1] is not places[HOOKS - 1]:
-            return False  # torch has no such tables, or the hooks have been taken away
-        for table, key, _, counting, _ in changed:
-            table[key] = counting
-        self._changed = changed
+        before.replace_hook(_do_nothing)
+        after.replace_hook(self._count_update)
+        self._lifted.lift()
         return True
 
-    @hide_from_compiler
     def stop(self) -> int:
         """Put everything back; return how many updates were counted."""
         left = self._expect(None, 0)
-        covered = None
-        changed, self._changed = self._changed, []
-        for table, key, usual, counting, patch in changed:
-            if table.get(key) is counting:
-                table[key] = usual
-            elif patch is not None:
-                covered = [*(covered or ()), patch]
-        if covered is not None and self._patches is not None:
-            for patch in covered:  # somebody has placed his over an original while ours was away
-                self._patches.make_again(patch)
-            self._places = self._list_places()
+        if self._handles is not None and self._hooks is not None and self._lifted is not None:
+            for handle, hook in zip(self._handles, self._hooks, strict=True):
+                handle.replace_hook(hook)
+            self._lifted.put_back()
         return self._steps - left
 
 

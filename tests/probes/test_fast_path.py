@@ -353,14 +353,14 @@ class ClippedProgram(Program):
         return float(loss.detach())
 
     def enter_unchecked_steps(self) -> None:
-        """Train until the next steps are on the fast path, of which the first of 32 is checked."""
+        """Train until the next steps are on the fast path, of which the first of sixteen is checked."""
         self.monitor.budget.allowance_s = 0.0
         self.enter_fast_path(left=SKIPPED_STEPS, warm=False)
         assert self.monitor.fast_path.steps_left == SKIPPED_STEPS and not SKIPPED_STEPS % MAX_CHECK_EVERY
 
 
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
-def test_without_an_allowance_one_loss_of_32_is_checked(fast_watch: Watch) -> None:
+def test_without_an_allowance_one_loss_of_sixteen_is_checked(fast_watch: Watch) -> None:
     program = ClippedProgram(fast_watch)
     program.enter_unchecked_steps()
     monitor, done = program.monitor, program.monitor.step
