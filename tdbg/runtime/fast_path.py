@@ -21,7 +21,6 @@ from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss, is_small_loss
 from tdbg.runtime.state import State
 from tdbg.runtime.torch_compat import active_modes, count_dispatch_modes, count_function_modes, unseen_by_subclasses
-from tdbg.runtime.update_counter import UpdateCounter
 
 is_compiling = torch.compiler.is_compiling
 HIGHEST = sys.float_info.max  # neither NaN nor an infinity is within
@@ -40,7 +39,6 @@ class FastPath:
 
     before_update, after_update: the whole path at an optimizer's step.
     steps_left: steps that may still be skipped; 0 outside of stretches. thread: the one whose steps they are.
-    is_counting: steps up to the next that is checked are only counted.
     """
 
     __slots__ = (
@@ -54,7 +52,6 @@ class FastPath:
         "_last",
         "_loss_bound",
         "_losses",
-        "_losses_per_step",
         "_main_id",
         "_rate",
         "_skipped",
@@ -62,8 +59,6 @@ class FastPath:
         "_unchecked",
         "_unchecked_bits",
         "_until",
-        "counter",
-        "is_counting",
         "steps_left",
         "thread",
     )
@@ -84,22 +79,16 @@ class FastPath:
         self._rate: Any = None
         self._until = 0.0
         self._unchecked_bits = 0  # steps_left has one of them in a step whose losses are not checked
-        self.counter = UpdateCounter(state, self._end_counting, self._update_strangely)
-        self.is_counting = False
         self.thread = 0
 
     def reset_state(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
         """Start anew, in a process in which nothing was seen yet."""
-        if self.is_counting:  # in the process that this one was forked from
-            self.counter.stop()
-            self.is_counting = False
         self._attention = attention
         self._kept = kept
         self._last = last
         # of the running step
         self._calls: list[tuple[weakref.ref[nn.Module], tuple[object, ...], dict[str, object]]] = []
         self._losses: list[Tensor | float] = []  # of the running step
-        self._losses_per_step = 0  # where steps are only counted
         self._skipped = 0
         self._unchecked = 0  # losses that were sent backward
         self.steps_left = 0
@@ -122,35 +111,9 @@ class FastPath:
         self._unchecked_bits = check_every - 1
         self.steps_left = -(-steps // check_every) * check_every
 
-    def _start_counting(self, optimizer: Optimizer, losses: int) -> None:
-        """The steps up to the next that is checked are only counted. losses: of a step."""
-        self.is_counting, self._losses_per_step = True, losses
-        self.is_counting = self.counter.start(optimizer, self.steps_left & self._unchecked_bits)
-
-    def _stop_counting(self) -> None:
-        self.is_counting = False
-        steps = self.counter.stop()
-        self._state.updates += steps
-        self._skipped += steps
-        self._unchecked += steps * self._losses_per_step
-        self.steps_left -= steps
-
-    def _end_counting(self) -> None:
-        """All steps that were to be counted were."""
-        call_outside_compiler(self._guard.call_guarded, self._stop_counting)
-
-    def _update_strangely(self, optimizer: Optimizer) -> None:
-        """While steps are counted another optimizer, or another thread, has made an update."""
-        if get_ident() == self.thread:
-            call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
-            self._before_update(optimizer)
-        self._after_update(optimizer)
-
     @unseen_by_subclasses
     def stop_skipping(self) -> None:
         """Take the whole path from here on, with the calls and losses of the running step at hand."""
-        if self.is_counting:
-            self._stop_counting()
         self.steps_left = 0
         losses, self._losses = self._losses, []
         if losses:
@@ -168,9 +131,6 @@ class FastPath:
     def _give_up(self, part: str, error: BaseException) -> None:
         """Report what `stop_skipping` raised, and skip nothing any longer."""
         self.steps_left, self._losses, self._calls = 0, [], []
-        if self.is_counting:
-            self.is_counting = False
-            self.counter.stop()
         self._failed(part, error)
 
     @property
@@ -180,8 +140,6 @@ class FastPath:
 
     def take_skipped(self) -> tuple[int, int]:
         """Return how many steps were skipped since the last call, and how many losses were not checked."""
-        if self.is_counting:
-            self._stop_counting()
         taken = self._skipped, self._unchecked
         self._skipped = self._unchecked = 0
         return taken
@@ -210,7 +168,8 @@ class FastPath:
 
         def backward(tensors: Any, *args: object, **kwargs: object) -> object:
             try:
-                if self.is_counting:  # of one who holds this wrapper
+                if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
+                    self._unchecked += 1
                     return original(tensors, *args, **kwargs)
                 if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
                     try:
@@ -257,7 +216,7 @@ class FastPath:
 
         def clip_grad_norm_(parameters: Any, *args: object, **kwargs: object) -> object:
             try:
-                if self.is_counting:
+                if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
                     return original(parameters, *args, **kwargs)
                 if is_compiling() or self.steps_left <= 0 or get_ident() != self.thread:
                     return whole_path(parameters, *args, **kwargs)
@@ -290,13 +249,17 @@ class FastPath:
     @trace_as_nothing
     def hook_before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook before each step of any optimizer."""
+        if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
+            state = self._state
+            if state.in_update is None and id(optimizer) == self._main_id:
+                state.in_update = optimizer
+                return
         if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
                 state.in_update = optimizer
                 return
             if id(state.in_update) == self._main_id:
-                self._unchecked_bits = 0  # updates inside others cannot be counted after them
                 return  # inside the step of one that wraps it
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._before_update(optimizer)
@@ -304,6 +267,15 @@ class FastPath:
     @trace_as_nothing
     def hook_after_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook after each step of any optimizer."""
+        if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
+            state = self._state
+            if optimizer is state.in_update:  # its learning rate is checked with the next loss
+                state.in_update = None
+                state.updates += 1
+                state.step += 1
+                self._skipped += 1
+                self.steps_left -= 1
+                return
         if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None or optimizer is not state.in_update:
@@ -327,8 +299,7 @@ class FastPath:
                     state.step = step = state.step + 1
                     self._skipped += 1
                     self.steps_left -= 1
-                    losses = len(self._losses)
-                    if losses:
+                    if self._losses:
                         last = self._last
                         last.step, last.done, self._losses = step, self._losses, []
                         if type(last.done[-1]) is float:
@@ -336,8 +307,6 @@ class FastPath:
                             last.recent.append(last.done)
                     if self._calls:
                         self._calls.clear()
-                    if self.steps_left & self._unchecked_bits:
-                        call_outside_compiler(self._guard.call_guarded, self._start_counting, optimizer, losses)
                     return
                 call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._after_update(optimizer)

@@ -34,12 +34,6 @@ class HookHandle:
     def __init__(self, key: str, *tables: Table) -> None:
         self._key, self._tables = key, tables
 
-    def replace_hook(self, hook: Callable[..., object]) -> None:
-        """Have another one called in its place, unless it was taken away: also while torch goes through the table."""
-        for table in self._tables:
-            if self._key in table:
-                table[self._key] = hook
-
     def remove(self) -> None:
         """Take the hook away."""
         for table in self._tables:

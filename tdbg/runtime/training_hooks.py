@@ -18,7 +18,7 @@ from tdbg.runtime.loss_watch import LossWatch
 from tdbg.runtime.module_sampler import ModuleSampler
 from tdbg.runtime.optimizers import Optimizers
 from tdbg.runtime.own_hooks import HookHandle, put_back, take_away
-from tdbg.runtime.patches import LiftedPatches, Patches
+from tdbg.runtime.patches import Patches
 from tdbg.runtime.plan import Plan
 from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.state import State
@@ -87,9 +87,10 @@ class TrainingHooks:
 
     def attach(self) -> None:
         """Set them all."""
-        hooks = self.fast_path.hook_before_update, self.fast_path.hook_after_update
-        before, after = hook_all("before-update", hooks[0]), hook_all("after-update", hooks[1])
-        self._handles = [before, after]
+        self._handles = [
+            hook_all("before-update", self.fast_path.hook_before_update),
+            hook_all("after-update", self.fast_path.hook_after_update),
+        ]
         for place, make, drops_frames in (
             ("optimizer-made", self._around_optimizer_init, False),
             ("backward", self._around_backward, True),
@@ -102,15 +103,11 @@ class TrainingHooks:
         ):
             for owner, name in iter_targets(place):
                 self.patches.wrap_attribute(owner, name, make, drops_frames=drops_frames)
-        if isinstance(before, HookHandle) and isinstance(after, HookHandle):
-            lifted = LiftedPatches(self.patches, ("backward", "clip_grad_norm_"))
-            self.fast_path.counter.prepare((before, after), hooks, lifted)
         for module in modules_of("fsdp-reduce"):
             self.monitor.when_imported(module, lambda _: self._backward.call_guarded(self._watch_groups))
 
     def detach(self) -> None:
         """Take them all away."""
-        self.fast_path.stop_skipping()
         for handle in self._handles:
             handle.remove()
         self._handles = []

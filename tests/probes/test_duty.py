@@ -250,10 +250,9 @@ def short_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     ("step_s", "allowance_s", "every"),
     [
         (2e-3, 0.0, 1),  # 16 us of 20
-        (1.2e-3, 0.0, 8),
-        (9e-4, 0.0, 8),
-        (7e-4, 0.0, 16),
-        (5e-4, 0.0, 16),
+        (1.2e-3, 0.0, 2),
+        (9e-4, 0.0, 4),
+        (5e-4, 0.0, 8),
         (5e-4, 1e3, 1),
     ],
 )
