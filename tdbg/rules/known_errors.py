@@ -90,7 +90,7 @@ KNOWN_ERRORS = (
     KnownError(
         r"Expected to have finished reduction in the prior iteration",
         "parameters of the DistributedDataParallel model had no gradient in the step before: what they compute is not part"
-        " of the loss, or is not on this rank",
+        " of the loss, at least on this rank",
         "use every output in the loss, or pass `find_unused_parameters=True`; TORCH_DISTRIBUTED_DEBUG=DETAIL names the"
         " parameters",
     ),
