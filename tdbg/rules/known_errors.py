@@ -3,6 +3,10 @@
 import re
 from typing import NamedTuple
 
+from tdbg.core.lazy_pattern import lazy_pattern
+
+MAX_MESSAGE = 2000  # characters that are looked at: an event has no more
+
 
 class KnownError(NamedTuple):
     """An error of torch by the beginning of its text, with its usual cause."""
@@ -68,7 +72,7 @@ KNOWN_ERRORS = (
     KnownError(
         r"(Expected all tensors to be on the same device|Tensor on device \S+ is not on the expected device)",
         "one tensor was not moved to the device of the others: a batch, a target, or one that forward makes itself",
-        "move it with `.to(device)`; constants of a module belong into `register_buffer`",
+        "move it with `.to(device)`; register the constants of a module with `register_buffer`",
     ),
     KnownError(
         r"stack expects each tensor to be equal size",
@@ -77,8 +81,8 @@ KNOWN_ERRORS = (
     ),
     KnownError(
         r"Error\(s\) in loading state_dict for ",
-        "the checkpoint is of a model with other names or shapes; `module.` before each name is of DistributedDataParallel,"
-        " `_orig_mod.` of torch.compile",
+        "the checkpoint is of a model with other names or shapes; a prefix `module.` comes from DistributedDataParallel,"
+        " `_orig_mod.` from torch.compile",
         "save and load the state of the unwrapped model; `strict=False` leaves what does not fit at its initial value",
     ),
     KnownError(
@@ -107,12 +111,12 @@ KNOWN_ERRORS = (
     ),
     KnownError(
         r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal|exited unexpectedly)",
-        "a worker of the DataLoader was killed or crashed: mostly for want of memory or of shared memory (/dev/shm)",
+        "a worker of the DataLoader was killed or crashed: mostly out of memory, or out of shared memory (/dev/shm)",
         "use fewer workers, or more shared memory (`docker run --shm-size`); `num_workers=0` shows an error of its own",
     ),
     KnownError(
         r"(received 0 items of ancdata|\[Errno 24\] Too many open files)",
-        "the process has as many open files as it may have; each tensor of a batch from a worker is one",
+        "the process has reached its limit of open files; each tensor that a worker sends takes one",
         "raise `ulimit -n`, or call `torch.multiprocessing.set_sharing_strategy('file_system')`",
     ),
     KnownError(
@@ -126,14 +130,16 @@ KNOWN_ERRORS = (
         "hold the layers in `nn.ModuleList` or `nn.ModuleDict`",
     ),
     KnownError(
-        r"\s*An attempt has been made to start a new process before the\s+current process has finished its bootstrapping",
+        r" {0,20}An attempt has been made to start a new process before the\s{1,20}current process has finished its"
+        " bootstrapping",
         "the script starts processes when it is imported, and each of them imports it again",
         "put what it does below `if __name__ == '__main__':`",
     ),
 )
-PATTERNS = [re.compile(rf"(?:^|Error: ){known.text}", re.MULTILINE) for known in KNOWN_ERRORS]
+PATTERNS = [lazy_pattern(rf"(?:^|Error: ){known.text}", re.MULTILINE) for known in KNOWN_ERRORS]
 
 
 def explain_error(message: str) -> KnownError | None:
     """What is known of an error by its text; also of one that torch raises again, with the first one's traceback."""
+    message = message[:MAX_MESSAGE]
     return next((known for known, pattern in zip(KNOWN_ERRORS, PATTERNS, strict=True) if pattern.search(message)), None)

@@ -6,6 +6,7 @@ import multiprocessing.spawn
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -169,6 +170,14 @@ def test_an_error_that_is_raised_again_is_known_by_its_last_line() -> None:
 )
 def test_other_errors_are_not_explained(message: str) -> None:
     assert explain_error(message) is None
+
+
+@pytest.mark.parametrize("part", ["\n", " ", "Error: ", "DataLoader worker (pid 1", "Error: An attempt has"])
+def test_a_long_text_that_somebody_made_takes_no_time(part: str) -> None:
+    """Of 50 MB: what is looked at does not grow with it."""
+    begun = time.process_time()
+    assert explain_error(part * (50_000_000 // len(part))) is None
+    assert time.process_time() - begun < 1.0
 
 
 def test_causes_and_advice_read_on() -> None:
