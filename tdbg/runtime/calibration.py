@@ -25,9 +25,10 @@ from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.fast_path import FastPath
 from tdbg.runtime.forward_calls import KeptCalls
 from tdbg.runtime.last_loss import LastLoss
-from tdbg.runtime.own_hooks import post_hooks_of, pre_hooks_of
+from tdbg.runtime.own_hooks import HookHandle, post_hooks_of, pre_hooks_of
 from tdbg.runtime.root_modules import CallHook
 from tdbg.runtime.state import State
+from tdbg.runtime.update_counter import UpdateCounter
 
 # Hooks of torch's for the calls of all modules: those of the program would run on tdbg's module too.
 CALL_HOOKS = (
@@ -40,7 +41,10 @@ REPEATS = 21
 # forks later is to have. Both were measured in blocks with and without tdbg's hooks, in turn.
 REAL_CALL, AFTER_BACKWARD = 1.6, 1.3
 SKIPPED_REPEATS = 5  # twice some 4 ms at the start of every rank
-NEVER = 1 << 40  # steps from one check to the next
+# The way there and back takes 40 us in a loop of half a millisecond, and 6 to 10 here: what is done once in 8 to 32 steps is
+# in none of the caches, and costs what comes after it its place there. Measured as the two above.
+REAL_TURN = 5.0
+NEVER = 1 << 40  # steps to count
 PART = "calibration"
 
 
@@ -50,10 +54,11 @@ class Overhead(NamedTuple):
     call_s: float  # of a module with a hook before and one after it
     entry_s: float  # of a wrapper around one of torch's functions, or of an optimizer's hook
     skipped_s: float  # of a step on the fast path, where nothing is timed
-    unchecked_s: float  # of one there whose losses are not checked
+    unchecked_s: float  # of one there that is only counted
+    turn_s: float  # of the way from a checked step to counted ones, and back
 
 
-USUAL = Overhead(16e-6, 4.5e-6, 12e-6, 7e-6)
+USUAL = Overhead(16e-6, 4.5e-6, 14e-6, 1.6e-6, 45e-6)
 
 
 class _Idle(nn.Module):
@@ -63,8 +68,11 @@ class _Idle(nn.Module):
         return value
 
 
-def _list_fast_entries(tensor: Tensor, check_every: int = 1) -> list[tuple[Callable[[], object], Callable[[], object]]]:
-    """The four entries of a step on the fast path, in order, on a state of tdbg's own: without tdbg, and with it."""
+Entry = tuple[Callable[[], object], Callable[[], object]]  # into tdbg: what is done without it, and with it
+
+
+def _list_fast_entries(tensor: Tensor) -> list[Entry]:
+    """The four entries of a step on the fast path, in order, on a state of tdbg's own."""
     state = State()
     state.reset_state()
     path = FastPath(state, _do_nothing, _do_nothing, _do_nothing)
@@ -77,13 +85,34 @@ def _list_fast_entries(tensor: Tensor, check_every: int = 1) -> list[tuple[Calla
     idle: Any = _IdleOptimizer()
     backward = path.around_backward(original, original)
     clip = path.around_clip(original, original, _do_nothing)
-    path.start_skipping(sys.maxsize // 2, idle, math.inf, math.inf, check_every)
-    path.steps_left -= 1  # the first is checked
+    path.start_skipping(sys.maxsize // 2, idle, math.inf, math.inf)
     return [
         (lambda: original(number), lambda: backward(number)),
         (lambda: original([tensor]), lambda: clip([tensor])),
         (lambda: None, lambda: path.hook_before_update(idle, (), {})),
         (lambda: None, lambda: path.hook_after_update(idle, (), {})),
+    ]
+
+
+def _list_counted_entries() -> list[Entry]:
+    """The two entries of a step that is only counted, and the way there and back."""
+    state = State()
+    state.reset_state()
+    counter = UpdateCounter(state, _do_nothing, _do_nothing)
+    table: dict[str, Any] = {"before": _do_nothing, "after": _do_nothing}
+    handles = HookHandle("before", table), HookHandle("after", table)
+    counter.prepare(handles, (_do_nothing, _do_nothing))
+    idle: Any = _IdleOptimizer()
+    counter.start(idle, NEVER, math.inf)
+
+    def turn() -> None:
+        counter.stop()
+        counter.start(idle, NEVER, math.inf)
+
+    return [
+        (lambda: None, lambda: table["before"](idle, (), {})),
+        (lambda: None, lambda: table["after"](idle, (), {})),
+        (lambda: None, turn),
     ]
 
 
@@ -134,19 +163,19 @@ def _measure_once() -> Overhead:
         extra = [_compare_times(took_s, plain, entered) for _ in range(REPEATS)]
         return max(median(extra) - (budget.own_s - begun_s) / REPEATS, 0.0)
 
-    def step_s(check_every: int) -> float:
-        """A step on the fast path."""
-        entries = _list_fast_entries(tensor, check_every)
+    def list_extra_s(entries: list[Entry]) -> list[float]:
+        """Of each entry, which books nothing."""
         extras = [[_compare_times(took_s, *pair) for pair in entries] for _ in range(SKIPPED_REPEATS)]
-        medians: list[float] = [median(extra) for extra in zip(*extras, strict=True)]
-        return sum(max(extra, 0.0) for extra in medians)
+        return [max(median(extra), 0.0) for extra in zip(*extras, strict=True)]
 
-    skipped_s = step_s(1)
+    skipped_s = sum(list_extra_s(_list_fast_entries(tensor)))
+    before_s, after_s, turn_s = list_extra_s(_list_counted_entries())
     return Overhead(
         REAL_CALL * extra_s(lambda: idle(None), lambda: hooked(None)),
         AFTER_BACKWARD * extra_s(lambda: None, hide_from_compiler(enter_hook)),
         skipped_s,
-        min(step_s(NEVER), skipped_s),
+        min(before_s + after_s, skipped_s),
+        REAL_TURN * turn_s,
     )
 
 

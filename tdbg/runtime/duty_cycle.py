@@ -17,7 +17,9 @@ KEEPING_PART = 0.4  # and not more than this part of a budget that the user name
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
 SKIPPED_STEPS = 32  # so many steps in a row are skipped,
 SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
-MAX_CHECK_EVERY = 8  # skipped steps: a bad loss is found so many late at most; a power of two
+# Skipped steps from one check to the next, powers of two: fewer do not pay for taking the other entries away, and a bad
+# loss is to be found no more than so many late.
+MIN_CHECK_EVERY, MAX_CHECK_EVERY = 8, 32
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
@@ -66,6 +68,7 @@ class DutyCycle:
         self.until = 0.0
         self.steps = 0  # counted while the hooks were away
         self.unchecked_losses = 0
+        self.counted_steps = 0  # of which nothing was seen but the update
         self._away_s = 0.0
         self._left_at = self._owed_s = 0.0
         self._step_s = math.inf  # the shortest step since the hooks are back
@@ -101,15 +104,27 @@ class DutyCycle:
         if self._idle_steps < IDLE_STEPS:
             return
         if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
-            keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
-            allowed = min(KEEPING_SHARE, KEEPING_PART * self._budget.share) if self._strict else KEEPING_SHARE
-            self._may_keep = keeping_s <= allowed * self._step_s
+            self._may_keep = self._can_keep_calls(now)
             self._begin_stretch(now, self._stretch_end(now), for_calls=False)
+
+    def _can_keep_calls(self, now: float) -> bool:
+        """True where the calls of skipped steps are kept: at no more than a share of the step, and once the allowance is
+        used up only if the budget pays for it and the check of each loss, which alone it is good for.
+        """
+        budget, keeping_s = self._budget, self._budget.entry_s("call_begins") + KEEPING_S
+        if budget.is_allowance_spent(now) and keeping_s + budget.entry_s("skipped_step") > budget.share * self._step_s:
+            return False
+        allowed = min(KEEPING_SHARE, KEEPING_PART * budget.share) if self._strict else KEEPING_SHARE
+        return keeping_s <= allowed * self._step_s
 
     def steps_to_skip(self, now: float) -> int:
         """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
-        step_s = max(self._step_s, 1e-9)
-        return max(int(min((self.until - now) / step_s, max(SKIPPED_S / step_s, SKIPPED_STEPS))), 0)
+        return max(int(min((self.until - now) / max(self._step_s, 1e-9), self._most_skipped)), 0)
+
+    @property
+    def _most_skipped(self) -> float:
+        """Steps from one that is looked at whole to the next."""
+        return max(SKIPPED_S / max(self._step_s, 1e-9), SKIPPED_STEPS)
 
     def compute_check_every(self, now: float) -> int:
         """Losses of skipped steps are checked in one of so many, as the budget has it: a power of two.
@@ -118,10 +133,14 @@ class DutyCycle:
         """
         if self._checks_all or self.keeps_calls or not self._budget.is_allowance_spent(now):
             return 1
-        unchecked_s = self._budget.entry_s("unchecked_step")
-        checking_s = max(self._budget.entry_s("skipped_step") - unchecked_s, 0.0)
-        every = 1
-        while every < MAX_CHECK_EVERY and unchecked_s + checking_s / every > self._budget.share * self._step_s:
+        unchecked_s, checked_s = self._budget.entry_s("unchecked_step"), self._budget.entry_s("skipped_step")
+        allowed_s = self._budget.share * self._step_s
+        if checked_s <= allowed_s:
+            return 1
+        allowed_s -= self._share * self._step_s / self._most_skipped  # for the step that is looked at whole
+        checking_s = checked_s - unchecked_s + self._budget.entry_s("counting")
+        every = MIN_CHECK_EVERY
+        while every < MAX_CHECK_EVERY and unchecked_s + checking_s / every > allowed_s:
             every *= 2
         return every
 

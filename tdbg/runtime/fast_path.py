@@ -1,19 +1,21 @@
 """The fast path of steps too short for more: compare the loss with a bound, count the update, and skip the rest."""
 
+import inspect
 import math
+import os
 import sys
 import time
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import Guard, belongs_to_program
+from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.alarm import Attention
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, trace_as_nothing
 from tdbg.runtime.criteria import is_criterion
@@ -21,24 +23,49 @@ from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss, is_small_loss
 from tdbg.runtime.state import State
 from tdbg.runtime.torch_compat import active_modes, count_dispatch_modes, count_function_modes, unseen_by_subclasses
+from tdbg.runtime.update_counter import UpdateCounter
 
 is_compiling = torch.compiler.is_compiling
 HIGHEST = sys.float_info.max  # neither NaN nor an infinity is within
 LOWEST = -HIGHEST
+TORCH_DIR = os.path.join(os.path.dirname(torch.__file__), "")
+SPARE_PASSES = 4  # times the backward passes that are expected: then updates do not come
 CLOCK_STEPS = 8  # so many steps are skipped from one look at the clock to the next; a power of two
 
 
-class FastPath:
-    """Decides at each entry into tdbg whether the rest of it can be skipped; every 33rd step
-    takes the whole path, or one every 0.1 s where that is rarer.
+class Skipped(NamedTuple):
+    """Steps since the last time it was asked."""
 
-    Every hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of the
-    learning rate, another optimizer) leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing
+    steps: int
+    losses: int  # that were not checked
+    counted: int  # how many of the steps were only counted
+    stretches: int  # of counted steps
+
+
+def has_same_arguments(original: Callable[..., object], wrapper: Callable[..., object]) -> bool:
+    """True for a function of torch's own whose arguments and defaults are these.
+
+    Handing them on by name takes a fraction of what ``*args`` and ``**kwargs`` take.
+    """
+    code = getattr(original, "__code__", None)
+    if code is None or not code.co_filename.startswith(TORCH_DIR):
+        return False
+    theirs, ours = (inspect.signature(one).parameters.values() for one in (original, wrapper))
+    return [(one.name, one.kind, one.default) for one in theirs] == [(one.name, one.kind, one.default) for one in ours]
+
+
+class FastPath:
+    """Decides at each entry into tdbg whether the rest of it can be skipped; every 33rd step takes the whole path, or one
+    every 0.1 s where that is rarer. Between checked steps updates may only be counted.
+
+    Every other hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of
+    the learning rate, another optimizer) leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing
     here may raise, wait or call much, and the optimizers' hooks are methods of this class. For the same reason its
     blocks stand in ``try``, which costs nothing, and not in `guarded`, which costs two calls.
 
     before_update, after_update: the whole path at an optimizer's step.
     steps_left: steps that may still be skipped; 0 outside of stretches. thread: the one whose steps they are.
+    is_counting: steps up to the next that is checked are only counted.
     """
 
     __slots__ = (
@@ -46,19 +73,25 @@ class FastPath:
         "_attention",
         "_before_update",
         "_calls",
+        "_counted",
         "_failed",
         "_guard",
         "_kept",
         "_last",
         "_loss_bound",
         "_losses",
+        "_losses_per_step",
         "_main_id",
+        "_passes_left",
         "_rate",
         "_skipped",
         "_state",
+        "_stretches",
         "_unchecked",
         "_unchecked_bits",
         "_until",
+        "counter",
+        "is_counting",
         "steps_left",
         "thread",
     )
@@ -79,18 +112,26 @@ class FastPath:
         self._rate: Any = None
         self._until = 0.0
         self._unchecked_bits = 0  # steps_left has one of them in a step whose losses are not checked
+        self.counter = UpdateCounter(state, self._end_counting, self._update_strangely)
+        self.is_counting = False
         self.thread = 0
 
     def reset_state(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
         """Start anew, in a process in which nothing was seen yet."""
+        self._passes_left = 0  # backward passes that are not looked at, while updates are counted
+        if self.is_counting:  # in the process that this one was forked from
+            self.counter.stop()
+            self.is_counting = False
         self._attention = attention
         self._kept = kept
         self._last = last
         # of the running step
         self._calls: list[tuple[weakref.ref[nn.Module], tuple[object, ...], dict[str, object]]] = []
         self._losses: list[Tensor | float] = []  # of the running step
+        self._losses_per_step = 0  # where steps are only counted
         self._skipped = 0
         self._unchecked = 0  # losses that were sent backward
+        self._counted = self._stretches = 0
         self.steps_left = 0
 
     def start_skipping(
@@ -111,9 +152,58 @@ class FastPath:
         self._unchecked_bits = check_every - 1
         self.steps_left = -(-steps // check_every) * check_every
 
+    @hide_from_compiler
+    def _start_counting(self, optimizer: Optimizer, losses: int) -> None:
+        """The steps up to the next that is checked are only counted. losses: of a step."""
+        if not self._guard.on:
+            return
+        try:
+            self.is_counting, self._losses_per_step = True, losses
+            steps = self.steps_left & self._unchecked_bits
+            self.is_counting = self.counter.start(optimizer, steps, self._until)
+            if self.is_counting:
+                self._passes_left = SPARE_PASSES * (steps + 1) * (losses + 1)
+        except BaseException as error:
+            self._stop_counting()
+            if belongs_to_program(error):
+                raise
+            self._guard.handle_failure(error)
+
+    @hide_from_compiler
+    def _stop_counting(self) -> None:
+        """Put the usual hooks back, and book what was counted."""
+        try:
+            self._passes_left = 0
+            steps = self.counter.stop()
+            self.is_counting = False
+            self._skipped += steps
+            self._counted += steps
+            self._stretches += 1
+            self._unchecked += steps * self._losses_per_step
+            self.steps_left -= steps
+        except BaseException as error:
+            if belongs_to_program(error):
+                raise
+            self._guard.handle_failure(error)
+
+    def _end_counting(self) -> None:
+        """The last update was counted, or it is late: then the rest of the stretch is not skipped."""
+        self._stop_counting()
+        if self.steps_left & self._unchecked_bits:
+            call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
+
+    def _update_strangely(self, optimizer: Optimizer) -> None:
+        """While steps are counted another optimizer, or another thread, has made an update."""
+        if get_ident() == self.thread:
+            call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
+            self._before_update(optimizer)
+        self._after_update(optimizer)
+
     @unseen_by_subclasses
     def stop_skipping(self) -> None:
         """Take the whole path from here on, with the calls and losses of the running step at hand."""
+        if self.is_counting:
+            self._stop_counting()
         self.steps_left = 0
         losses, self._losses = self._losses, []
         if losses:
@@ -131,6 +221,9 @@ class FastPath:
     def _give_up(self, part: str, error: BaseException) -> None:
         """Report what `stop_skipping` raised, and skip nothing any longer."""
         self.steps_left, self._losses, self._calls = 0, [], []
+        self.is_counting, self._passes_left = False, 0
+        with guarded("what failed may be this"):
+            self.counter.stop()
         self._failed(part, error)
 
     @property
@@ -138,10 +231,12 @@ class FastPath:
         """True while another thread skips its steps."""
         return self.steps_left > 0 and get_ident() != self.thread and time.perf_counter() < self._until
 
-    def take_skipped(self) -> tuple[int, int]:
-        """Return how many steps were skipped since the last call, and how many losses were not checked."""
-        taken = self._skipped, self._unchecked
-        self._skipped = self._unchecked = 0
+    def take_skipped(self) -> Skipped:
+        """Return what was skipped since the last call."""
+        if self.is_counting:
+            self._stop_counting()
+        taken = Skipped(self._skipped, self._unchecked, self._counted, self._stretches)
+        self._skipped = self._unchecked = self._counted = self._stretches = 0
         return taken
 
     @property
@@ -166,42 +261,79 @@ class FastPath:
         """Return `torch.autograd.backward` that checks the loss here while steps are skipped, else by ``whole_path``."""
         state = self._state
 
-        def backward(tensors: Any, *args: object, **kwargs: object) -> object:
+        def is_usual_loss(tensors: Any) -> bool:
+            """Check a loss, and keep its value for the step."""
+            loss: Tensor | float
             try:
-                if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
-                    self._unchecked += 1
+                if (
+                    ((count_dispatch_modes() or count_function_modes()) and active_modes() is not None)
+                    or type(tensors) is not Tensor
+                    or state.scaling
+                    or state.in_update is not None
+                    or len(self._losses) >= MAX_PARTS
+                ):
+                    return False
+                if tensors.is_cpu:
+                    loss = tensors.item()
+                    is_usual = LOWEST <= loss <= self._loss_bound
+                else:  # whose value nobody waits for; held for the end of the run
+                    loss = tensors.detach()
+                    is_usual = tensors.is_cuda and self._loss_bound == HIGHEST and is_small_loss(loss)
+            except BaseException as error:  # a loss that shows no value, or one that has no order
+                if belongs_to_program(error):
+                    raise
+                return False
+            if is_usual:
+                self._losses.append(loss)
+            return is_usual
+
+        def is_skipped(tensors: Any) -> bool:
+            """True where nothing more than the check of the loss is to be done."""
+            if is_compiling() or self.steps_left <= 0 or get_ident() != self.thread:
+                return False
+            if self.is_counting:  # and updates do not come
+                call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
+                return False
+            if is_usual_loss(tensors):
+                return True
+            call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
+            return False
+
+        hide_from_compiler(is_usual_loss)
+        hide_from_compiler(is_skipped)
+
+        def backward(
+            tensors: Any,
+            grad_tensors: Any = None,
+            retain_graph: Any = None,
+            create_graph: Any = False,
+            grad_variables: Any = None,
+            inputs: Any = None,
+        ) -> object:
+            try:
+                if self._passes_left > 0:
+                    self._passes_left -= 1
+                    return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+                if is_skipped(tensors):
+                    return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+                return whole_path(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
+        def backward_of_any_kind(tensors: Any, *args: object, **kwargs: object) -> object:
+            try:
+                if self._passes_left > 0:
+                    self._passes_left -= 1
                     return original(tensors, *args, **kwargs)
-                if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
-                    try:
-                        loss: Tensor | float
-                        if (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None) and (
-                            type(tensors) is Tensor
-                            and not state.scaling
-                            and state.in_update is None
-                            and len(self._losses) < MAX_PARTS
-                        ):
-                            if tensors.is_cpu:
-                                loss = tensors.item()
-                                is_usual = LOWEST <= loss <= self._loss_bound
-                            else:  # whose value nobody waits for; held for the end of the run
-                                loss = tensors.detach()
-                                is_usual = tensors.is_cuda and self._loss_bound == HIGHEST and is_small_loss(loss)
-                        else:
-                            is_usual = False
-                    except BaseException as error:  # a loss that shows no value, or one that has no order
-                        if belongs_to_program(error):
-                            raise
-                        is_usual = False
-                    if is_usual:
-                        self._losses.append(loss)
-                        return original(tensors, *args, **kwargs)
-                    call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
+                if is_skipped(tensors):
+                    return original(tensors, *args, **kwargs)
                 return whole_path(tensors, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
 
-        return hide_from_compiler(backward)
+        return hide_from_compiler(backward if has_same_arguments(original, backward) else backward_of_any_kind)
 
     def around_clip(
         self,
@@ -214,52 +346,72 @@ class FastPath:
         glance: called with the parameters and a norm that is not finite, or cannot be read.
         """
 
-        def clip_grad_norm_(parameters: Any, *args: object, **kwargs: object) -> object:
+        def check_norm(parameters: list[Tensor], total: Any) -> None:
             try:
-                if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
-                    return original(parameters, *args, **kwargs)
-                if is_compiling() or self.steps_left <= 0 or get_ident() != self.thread:
-                    return whole_path(parameters, *args, **kwargs)
-                if type(parameters) is not list and not isinstance(parameters, Tensor):
-                    parameters = list(parameters)
-                total = original(parameters, *args, **kwargs)
-                try:
-                    is_usual = (
-                        (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None)
-                        and type(total) is Tensor
-                        and total.is_cpu
-                        and LOWEST <= total.item() <= HIGHEST
-                    )
-                except BaseException as error:  # a tensor that shows no value
-                    if belongs_to_program(error):
-                        raise
-                    is_usual = False
-                if not is_usual:
-                    call_outside_compiler(
-                        self._guard.call_guarded, self.stop_skipping
-                    )  # the report of bad gradients runs the step's calls again
-                    glance(parameters if type(parameters) is list else [parameters], total)
-                return total
+                is_usual = (
+                    (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None)
+                    and type(total) is Tensor
+                    and total.is_cpu
+                    and LOWEST <= total.item() <= HIGHEST
+                )
+            except BaseException as error:  # a tensor that shows no value
+                if belongs_to_program(error):
+                    raise
+                is_usual = False
+            if not is_usual:
+                call_outside_compiler(
+                    self._guard.call_guarded, self.stop_skipping
+                )  # the report of bad gradients runs the step's calls again
+                glance(parameters, total)
+
+        def clip_anyhow(parameters: Any, *args: object, **kwargs: object) -> object:
+            if is_compiling() or self.steps_left <= 0 or get_ident() != self.thread:
+                return whole_path(parameters, *args, **kwargs)
+            if type(parameters) is not list and not isinstance(parameters, Tensor):
+                parameters = list(parameters)
+            total = original(parameters, *args, **kwargs)
+            check_norm(parameters if type(parameters) is list else [parameters], total)
+            return total
+
+        hide_from_compiler(check_norm)
+        hide_from_compiler(clip_anyhow)
+
+        def clip_grad_norm_(
+            parameters: Any,
+            max_norm: Any,
+            norm_type: Any = 2.0,
+            error_if_nonfinite: Any = False,
+            foreach: Any = None,
+        ) -> object:
+            try:
+                if self.is_counting:
+                    return original(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+                return clip_anyhow(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
 
-        return hide_from_compiler(clip_grad_norm_)
+        def clip_of_any_kind(parameters: Any, *args: object, **kwargs: object) -> object:
+            try:
+                return clip_anyhow(parameters, *args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
+        return hide_from_compiler(
+            clip_grad_norm_ if has_same_arguments(original, clip_grad_norm_) else clip_of_any_kind
+        )
 
     @trace_as_nothing
     def hook_before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook before each step of any optimizer."""
-        if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
-            state = self._state
-            if state.in_update is None and id(optimizer) == self._main_id:
-                state.in_update = optimizer
-                return
         if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
                 state.in_update = optimizer
                 return
             if id(state.in_update) == self._main_id:
+                self._unchecked_bits = 0  # updates inside others cannot be counted after them
                 return  # inside the step of one that wraps it
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._before_update(optimizer)
@@ -267,15 +419,6 @@ class FastPath:
     @trace_as_nothing
     def hook_after_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook after each step of any optimizer."""
-        if self.steps_left & self._unchecked_bits and get_ident() == self.thread:
-            state = self._state
-            if optimizer is state.in_update:  # its learning rate is checked with the next loss
-                state.in_update = None
-                state.updates += 1
-                state.step += 1
-                self._skipped += 1
-                self.steps_left -= 1
-                return
         if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None or optimizer is not state.in_update:
@@ -299,7 +442,8 @@ class FastPath:
                     state.step = step = state.step + 1
                     self._skipped += 1
                     self.steps_left -= 1
-                    if self._losses:
+                    losses = len(self._losses)
+                    if losses:
                         last = self._last
                         last.step, last.done, self._losses = step, self._losses, []
                         if type(last.done[-1]) is float:
@@ -307,6 +451,8 @@ class FastPath:
                             last.recent.append(last.done)
                     if self._calls:
                         self._calls.clear()
+                    if losses and self.steps_left & self._unchecked_bits:  # else only norms show a bad value
+                        self._start_counting(optimizer, losses)
                     return
                 call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._after_update(optimizer)

@@ -146,6 +146,7 @@ class Monitor(State):
                 "step_ended": 2 * overhead.entry_s,
                 "skipped_step": overhead.skipped_s,
                 "unchecked_step": overhead.unchecked_s,
+                "counting": overhead.turn_s,
             }
             | dict.fromkeys(
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
@@ -537,15 +538,16 @@ class Monitor(State):
 
     def _book_skipped(self) -> None:
         """Book the steps skipped since the last time."""
-        skipped, unchecked = self.fast_path.take_skipped()
-        self.duty.unchecked_losses += unchecked
-        unchecked = min(unchecked, skipped)  # several losses may be of one step
-        self.budget.book_times("skipped_step", skipped - unchecked)
-        self.budget.book_times("unchecked_step", unchecked)
+        skipped = self.fast_path.take_skipped()
+        self.duty.unchecked_losses += skipped.losses
+        self.duty.counted_steps += skipped.counted
+        self.budget.book_times("skipped_step", skipped.steps - skipped.counted)
+        self.budget.book_times("unchecked_step", skipped.counted)
+        self.budget.book_times("counting", skipped.stretches)
         if self.duty.keeps_calls:
-            self.budget.book_times("call_begins", skipped)
+            self.budget.book_times("call_begins", skipped.steps)
         else:
-            self.duty.steps += skipped
+            self.duty.steps += skipped.steps
 
     def _away_step(self, optimizer: Optimizer, begun: float) -> None:
         """A step in a stretch that is hardly watched: counted, with an eye on the learning rate."""

@@ -87,10 +87,9 @@ class TrainingHooks:
 
     def attach(self) -> None:
         """Set them all."""
-        self._handles = [
-            hook_all("before-update", self.fast_path.hook_before_update),
-            hook_all("after-update", self.fast_path.hook_after_update),
-        ]
+        hooks = self.fast_path.hook_before_update, self.fast_path.hook_after_update
+        before, after = hook_all("before-update", hooks[0]), hook_all("after-update", hooks[1])
+        self._handles = [before, after]
         for place, make, drops_frames in (
             ("optimizer-made", self._around_optimizer_init, False),
             ("backward", self._around_backward, True),
@@ -103,11 +102,14 @@ class TrainingHooks:
         ):
             for owner, name in iter_targets(place):
                 self.patches.wrap_attribute(owner, name, make, drops_frames=drops_frames)
+        if isinstance(before, HookHandle) and isinstance(after, HookHandle):
+            self.fast_path.counter.prepare((before, after), hooks)
         for module in modules_of("fsdp-reduce"):
             self.monitor.when_imported(module, lambda _: self._backward.call_guarded(self._watch_groups))
 
     def detach(self) -> None:
         """Take them all away."""
+        self.fast_path.stop_skipping()
         for handle in self._handles:
             handle.remove()
         self._handles = []

@@ -250,15 +250,15 @@ def short_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     ("step_s", "allowance_s", "every"),
     [
         (2e-3, 0.0, 1),  # 16 us of 20
-        (1.2e-3, 0.0, 2),
-        (9e-4, 0.0, 4),
-        (5e-4, 0.0, 8),
+        (1.2e-3, 0.0, 8),  # 2 us, 59 us in 8 steps, and 120 us in 83, of 12
+        (9e-4, 0.0, 16),
+        (5e-4, 0.0, 32),
         (5e-4, 1e3, 1),
     ],
 )
 def test_losses_are_checked_as_often_as_the_budget_has_it(step_s: float, allowance_s: float, every: int) -> None:
     played = Played()
-    played.budget.calibrate({"skipped_step": 16e-6, "unchecked_step": 6e-6})
+    played.budget.calibrate({"skipped_step": 16e-6, "unchecked_step": 2e-6, "counting": 45e-6})
     played.budget.allowance_s = allowance_s
     played.play_steps(50, step_s, cost_s=step_s / 10)
     played.budget.charge("glance", 1.0)

@@ -1,6 +1,9 @@
 """Steps on the fast path: what is seen in them all the same, and what leaves it."""
 
 import math
+import pickle
+import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -13,6 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from tdbg.core.events import Trigger
 from tdbg.core.step_anomalies import WARM_RECORDS
 from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY, SKIPPED_STEPS
+from tdbg.runtime.fast_path import SPARE_PASSES
+from tdbg.runtime.update_counter import CLOCK_STEPS
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -352,14 +357,14 @@ class ClippedProgram(Program):
         return float(loss.detach())
 
     def enter_unchecked_steps(self) -> None:
-        """Train until the next steps are on the fast path, of which the first of eight is checked."""
+        """Train until the next steps are on the fast path, of which the first of 32 is checked."""
         self.monitor.budget.allowance_s = 0.0
         self.enter_fast_path(left=SKIPPED_STEPS, warm=False)
         assert self.monitor.fast_path.steps_left == SKIPPED_STEPS and not SKIPPED_STEPS % MAX_CHECK_EVERY
 
 
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
-def test_without_an_allowance_one_loss_of_eight_is_checked(fast_watch: Watch) -> None:
+def test_without_an_allowance_one_loss_of_32_is_checked(fast_watch: Watch) -> None:
     program = ClippedProgram(fast_watch)
     program.enter_unchecked_steps()
     monitor, done = program.monitor, program.monitor.step
@@ -401,6 +406,204 @@ def test_a_run_that_ends_in_unchecked_steps_has_its_weights_checked(fast_watch: 
     seen = [(found.kind, found.step, found.until) for found in fast_watch.bad_values]
     assert seen == [("nan", done + 2, done + 4)] * is_bad
     assert program.monitor.build_cost().unchecked_losses >= 3, "also of the steps since the last whole one"
+
+
+def enter_counted_steps(seen: Watch) -> ClippedProgram:
+    """Train up to a step before which two were only counted."""
+    program = ClippedProgram(seen)
+    program.enter_unchecked_steps()
+    for _ in range(3):
+        program.run_step()
+    assert seen.monitor.fast_path.is_counting
+    return program
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_references_to_patched_functions_can_be_saved_while_steps_are_counted(fast_watch: Watch) -> None:
+    before = torch.autograd.backward, nn.utils.clip_grad.clip_grad_norm_
+    enter_counted_steps(fast_watch)
+    during = torch.autograd.backward, nn.utils.clip_grad.clip_grad_norm_
+    assert before == during
+    assert all(pickle.loads(pickle.dumps(function)) is function for function in during)
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_a_program_that_slows_down_is_not_counted_on(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    path = program.monitor.fast_path
+    path.stop_skipping()
+    program.enter_unchecked_steps()
+    program.run_step()
+    assert path.is_counting
+    time.sleep(0.1)
+    path._until = program.monitor.duty.until = time.perf_counter()  # a stretch is over
+    path.counter._expect(program.optimizer, 20, path._until)
+    path.counter._steps = 20
+    step, updates, was_left = program.monitor.step, program.monitor.updates, False
+    for number in range(CLOCK_STEPS + 1):
+        program.run_step()
+        assert (program.monitor.step, program.monitor.updates) == (step + number + 1, updates + number + 1)
+        was_left = was_left or not path.is_counting
+    assert was_left and not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_backward_passes_without_updates_end_the_counting(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    passes = SPARE_PASSES * 2 * (MAX_CHECK_EVERY + 1)
+    for _ in range(passes):
+        program.model(torch.ones(2, 4)).sum().backward()
+    assert not program.monitor.fast_path.is_counting
+    (program.model(torch.ones(2, 4)).sum() * math.nan).backward()
+    assert len(fast_watch.bad_values) == 1
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_a_scaler_that_begins_while_steps_are_counted(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    step, updates = program.monitor.step, program.monitor.updates
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for _ in range(3):
+        program.optimizer.zero_grad()
+        scaler.scale(program.model(torch.ones(2, 4)).square().mean()).backward()
+        scaler.step(program.optimizer)
+        scaler.update()
+    assert (program.monitor.step, program.monitor.updates) == (step + 3, updates + 3)
+    assert not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_weights_are_checked_at_the_end_also_where_no_loss_was_seen(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    program.optimizer.zero_grad()
+    for _ in range(4):
+        program.optimizer.step()
+    assert program.monitor.fast_path.is_counting
+    with torch.no_grad():
+        program.model.weight.fill_(math.nan)
+    program.optimizer.step()
+    program.monitor.finish_run()
+    assert len(fast_watch.bad_values) == 1
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_without_a_loss_each_norm_is_checked(fast_watch: Watch) -> None:
+    """Gradients of `torch.autograd.grad`: no backward pass shows their loss."""
+    program = ClippedProgram(fast_watch)
+    parameters = list(program.model.parameters())
+
+    def run_step(factor: float = 1.0) -> None:
+        loss = program.model(torch.ones(2, 4)).square().mean() * factor
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        program.optimizer.step()
+
+    path = program.monitor.fast_path
+    while path.steps_left < MAX_CHECK_EVERY:
+        run_step()
+    for _ in range(3):
+        run_step()
+        assert path.steps_left and not path.is_counting
+    step = program.monitor.step
+    run_step(math.nan)
+    (bad,) = fast_watch.bad_values
+    assert bad.step == step + 1
+
+
+class FailingTable(dict[str, Any]):
+    """A table in which one change is interrupted."""
+
+    fail: Callable[[], object] | None = None
+
+    def __setitem__(self, key: str, value: object) -> None:
+        super().__setitem__(key, value)
+        if self.fail is not None:
+            fail, self.fail = self.fail, None
+            fail()
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False], ids=["ctrl-c", "failure"])
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_an_interrupted_start_leaves_the_usual_hooks(fast_watch: Watch, is_interrupted: bool) -> None:
+    program = ClippedProgram(fast_watch)
+    program.enter_unchecked_steps()
+    counter = program.monitor.fast_path.counter
+    tables = [FailingTable(place.table) for place in counter._places]
+    tables[0].fail = (lambda: signal.raise_signal(signal.SIGINT)) if is_interrupted else (lambda: [][0])
+    counter._places = [place._replace(table=table) for place, table in zip(counter._places, tables, strict=True)]
+    if is_interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            program.run_step()
+    else:
+        program.run_step()
+        assert len(fast_watch.failures) == 1
+    assert not program.monitor.fast_path.is_counting
+    assert [table[place.key] for place, table in zip(counter._places, tables, strict=True)] == [
+        place.usual for place in counter._places
+    ]
+    fast_watch.failures.clear()
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_another_optimizer_ends_the_counting(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    monitor, step, path = program.monitor, program.monitor.step, program.monitor.fast_path
+    before = monitor.updates
+    other = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    other.step()
+    assert not path.is_counting and path.steps_left == 0
+    assert (monitor.step, monitor.updates) == (step, before + 1)
+    program.run_step()
+    assert (monitor.step, monitor.updates) == (step + 1, before + 2)
+    assert not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_another_thread_is_not_counted(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    monitor, step = program.monitor, program.monitor.step
+    thread = threading.Thread(target=torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1).step)
+    thread.start()
+    thread.join()
+    assert monitor.fast_path.is_counting and monitor.step == step
+    program.run_step()
+    assert monitor.step == step + 1 and not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_taken_away_while_steps_are_counted(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    monitor, step = program.monitor, program.monitor.step
+    monitor.hooks.detach()
+    for function in (torch.autograd.backward, nn.utils.clip_grad_norm_, nn.utils.clip_grad.clip_grad_norm_):
+        assert not hasattr(function, "__wrapped__") or "tdbg" not in function.__code__.co_filename
+    program.run_step()
+    assert monitor.step == step and not fast_watch.failures
+
+
+class Wrapping(torch.optim.Optimizer):
+    """An optimizer whose step is that of another."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_steps_inside_others_are_not_counted_alone(fast_watch: Watch) -> None:
+    program = ClippedProgram(fast_watch)
+    program.optimizer = Wrapping(program.optimizer)
+    program.enter_unchecked_steps()
+    step, updates = program.monitor.step, program.monitor.updates
+    for _ in range(SKIPPED_STEPS):
+        program.run_step()
+        assert not program.monitor.fast_path.is_counting
+    assert (program.monitor.step, program.monitor.updates) == (step + SKIPPED_STEPS, updates + 2 * SKIPPED_STEPS)
+    assert not fast_watch.failures
 
 
 def test_stop_before_update_has_each_loss_checked(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tdbg.probes.distributed.collectives import Group, Order
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.cost_reports import CostReports
 from tdbg.runtime.dispatcher import ProbeDispatcher
-from tdbg.runtime.duty_cycle import DutyCycle
+from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY, DutyCycle
 from tdbg.runtime.event_buffer import EventBuffer
 from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.state import State
@@ -429,8 +429,8 @@ def test_a_stretch_of_skipped_steps_is_of_one_thread(start_watch: Any, monkeypat
     left, step, updates = monitor.fast_path.steps_left, monitor.step, monitor.updates
     assert run_in_thread(lambda: steps(other, others, 150, factor=float("nan")))
     assert (monitor.fast_path.steps_left, monitor.step, monitor.updates) == (left, step, updates)
-    steps(model, optimizer, 2)
-    assert (monitor.fast_path.steps_left, monitor.step) == (left - 2, step + 2)
+    steps(model, optimizer, MAX_CHECK_EVERY)
+    assert (monitor.fast_path.steps_left, monitor.step) == (left - MAX_CHECK_EVERY, step + MAX_CHECK_EVERY)
     assert watched.bad_values == [] and not watched.failures
 
 

@@ -189,7 +189,7 @@ class FirstBad(Probe):
     def _check_last_weights(self) -> None:
         """Where the last losses of the run were not checked: report weights that are bad."""
         monitor = self.monitor
-        is_known = monitor.bad_seen or not monitor.duty.unchecked_losses or monitor.step <= monitor.attended
+        is_known = monitor.bad_seen or not monitor.duty.counted_steps or monitor.step <= monitor.attended
         if not is_known and device_idle() and (bad := self._list_bad_weights()):
             event, found = self._build_event(monitor.step), find_bad_values(bad[0])
             event.kind = found.kind if found else ""
