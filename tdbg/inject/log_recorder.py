@@ -293,7 +293,7 @@ class Records:
             Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True), begun
         )
 
-    def record_printed(self, text: str, frame: FrameType) -> None:
+    def record_printed(self, text: str, frame: FrameType | None) -> None:
         """A piece of text on its way to stdout; a record is what one call prints up to a newline at its end.
 
         ``print`` writes its text first and the newline after it: a text of several lines waits for that.
@@ -302,14 +302,15 @@ class Records:
         local = self.local
         if local.record is not None:  # a handler of a logger prints what is a record already
             return
-        place = (frame.f_code.co_filename, get_line(frame))
+        place = (frame.f_code.co_filename, get_line(frame)) if frame is not None else ("", 0)
         before = local.partial
         if "\n" in before and place != local.places[0]:
             before = self._record_printed_lines(
                 before, begun
             )  # another call goes on: the lines before its own are whole
         if not before:
-            local.places = [place, *(_iter_callers(frame, *place) if self._may_pass_on(*place) else ())]
+            callers = _iter_callers(frame, *place) if frame is not None and self._may_pass_on(*place) else ()
+            local.places = [place, *callers]
         whole = before + text
         if not whole.endswith("\n") and "\n" in whole and len(whole) <= MAX_PARTIAL:
             local.partial = whole
@@ -330,7 +331,7 @@ class Records:
             )
         return str(local.partial)
 
-    def read_stderr(self, text: str, frame: FrameType) -> None:
+    def read_stderr(self, text: str, frame: FrameType | None) -> None:
         """Give the reader what the program writes to stderr, such as a progress bar; it makes no record."""
         if self.text_reader is None or self.local.record is not None or len(text) < MIN_RESULT:
             return
@@ -577,7 +578,7 @@ def _hear_prints(records: Records) -> None:
     _listen_to(sys.stderr, records.guard, records.read_stderr)
 
 
-def _listen_to(stream: Any, guard: Guard, listen: Callable[[str, FrameType], object]) -> None:
+def _listen_to(stream: Any, guard: Guard, listen: Callable[[str, FrameType | None], object]) -> None:
     real = getattr(stream, "write", None)
     if real is None or (stream is sys.stderr and stream is sys.stdout):
         return
@@ -586,7 +587,8 @@ def _listen_to(stream: Any, guard: Guard, listen: Callable[[str, FrameType], obj
     def write(text: str) -> object:
         with WITHOUT_OWN_FRAMES:  # of a closed pipe's error, or of a character that the console does not know
             done = real(text)
-        guard.call_guarded(listen, text, sys._getframe(1))
+        caller = sys._getframe().f_back  # none below what Python itself writes, and functions of C at exit
+        guard.call_guarded(listen, text, caller)
         return done
 
     try:

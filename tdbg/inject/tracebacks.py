@@ -252,16 +252,19 @@ def _watch_print(recorder: Recorder) -> None:
     """``traceback.print_exception``, which ``print_exc`` and most hand-written handlers end in."""
     real, guard = traceback.print_exception, recorder.guard
 
-    def record_printed(caller: FrameType, exc: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def record_printed(
+        caller: FrameType | None, exc: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         file = kwargs.get("file", args[3] if len(args) > 3 else None)
-        by_python = caller.f_code.co_name == "_print_exception_bltin"  # uncaught, from Python 3.13 on
+        # uncaught, from Python 3.13 on
+        by_python = caller is not None and caller.f_code.co_name == "_print_exception_bltin"
         if _has_readers(file) and not by_python:
             value = exc if isinstance(exc, BaseException) else kwargs.get("value", args[0] if args else None)
             recorder.record_exception(value if isinstance(value, BaseException) else None, "printed")
 
     @functools.wraps(real)
     def print_exception(exc: Any, /, *args: object, **kwargs: Any) -> Any:
-        guard.call_guarded(record_printed, sys._getframe(1), exc, args, kwargs)
+        guard.call_guarded(record_printed, sys._getframe().f_back, exc, args, kwargs)
         return real(exc, *args, **kwargs)
 
     traceback.print_exception = print_exception
@@ -273,7 +276,8 @@ def _watch_format(recorder: Recorder) -> None:
 
     @functools.wraps(real)
     def format_exc(*args: Any, **kwargs: Any) -> str:
-        file, error = sys._getframe(1).f_code.co_filename, sys.exc_info()[1]
+        caller, error = sys._getframe().f_back, sys.exc_info()[1]
+        file = caller.f_code.co_filename if caller is not None else ""  # called from C, as functions are at exit
         if file.endswith(RANK_STARTER) and isinstance(error, Exception):
             guard.call_guarded(emit_exception, recorder.agent, error, "uncaught")
         elif not file.startswith(PACKAGES):

@@ -222,7 +222,7 @@ class Device(Probe):
             def wrapper(tensor: Tensor, *args: object, **kwargs: object) -> object:
                 result = original(tensor, *args, **kwargs)
                 if not torch.compiler.is_compiling() and probe._window is window and not probe.monitor.rerunning:
-                    caller = sys._getframe(2)  # 1: of `Patches`
+                    caller = sys._getframe(1).f_back  # 1: of `Patches`
                     call_outside_compiler(
                         probe.guard.call_guarded, probe._run_timed, probe._count_call, name, tensor, result, caller
                     )
@@ -232,9 +232,9 @@ class Device(Probe):
 
         return make_wrapper
 
-    def _count_call(self, name: str, tensor: Tensor, result: object, caller: "FrameType") -> None:
+    def _count_call(self, name: str, tensor: Tensor, result: object, caller: "FrameType | None") -> None:
         window = self._window
-        if window is None or window.thread != threading.get_ident() or code_places.is_tdbg(caller):
+        if window is None or window.thread != threading.get_ident() or caller is None or code_places.is_tdbg(caller):
             return
         far = tensor.device.type != "cpu"
         if not far and (self._accelerator or code_places.is_torch(caller)):

@@ -62,6 +62,10 @@ class Attention:
         self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
         return True
 
+    def forget_rate(self) -> None:
+        """A rate that changes from step to step was not seen for some: the next is no jump."""
+        self._rate = 0.0
+
     @hide_from_compiler
     def is_expected_rate(self, rate: object) -> bool:
         """True if a learning rate is no jump from the one before, and not the first that is next to nothing.

@@ -17,8 +17,8 @@ KEEPING_PART = 0.4  # and not more than this part of a budget that the user name
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
 SKIPPED_STEPS = 32  # so many steps in a row are skipped,
 SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
-# Skipped steps from one check to the next, powers of two: fewer do not pay for taking the other entries away, and a bad
-# loss is to be found no more than so many late.
+# Skipped steps from one check to the next, powers of two: fewer do not pay for the way to a hook that only counts, and a
+# bad loss is to be found no more than so many late.
 MIN_CHECK_EVERY, MAX_CHECK_EVERY = 8, 32
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates

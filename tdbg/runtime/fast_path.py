@@ -84,6 +84,7 @@ class FastPath:
         "_main_id",
         "_passes_left",
         "_rate",
+        "_rate_moves",
         "_skipped",
         "_state",
         "_stretches",
@@ -128,9 +129,9 @@ class FastPath:
         # of the running step
         self._calls: list[tuple[weakref.ref[nn.Module], tuple[object, ...], dict[str, object]]] = []
         self._losses: list[Tensor | float] = []  # of the running step
-        self._losses_per_step = 0  # where steps are only counted
+        self._losses_per_step, self._rate_moves = 0, False  # where steps are only counted
         self._skipped = 0
-        self._unchecked = 0  # losses that were sent backward
+        self._unchecked = 0  # losses; of steps that were only counted, as many as the checked one had
         self._counted = self._stretches = 0
         self.steps_left = 0
 
@@ -153,12 +154,12 @@ class FastPath:
         self.steps_left = -(-steps // check_every) * check_every
 
     @hide_from_compiler
-    def _start_counting(self, optimizer: Optimizer, losses: int) -> None:
+    def _start_counting(self, optimizer: Optimizer, losses: int, rate_moves: bool) -> None:
         """The steps up to the next that is checked are only counted. losses: of a step."""
         if not self._guard.on:
             return
         try:
-            self.is_counting, self._losses_per_step = True, losses
+            self.is_counting, self._losses_per_step, self._rate_moves = True, losses, rate_moves
             steps = self.steps_left & self._unchecked_bits
             self.is_counting = self.counter.start(optimizer, steps, self._until)
             if self.is_counting:
@@ -178,9 +179,11 @@ class FastPath:
             self.is_counting = False
             self._skipped += steps
             self._counted += steps
-            self._stretches += 1
+            self._stretches += steps > 0
             self._unchecked += steps * self._losses_per_step
             self.steps_left -= steps
+            if steps and self._rate_moves:
+                self._attention.forget_rate()
         except BaseException as error:
             if belongs_to_program(error):
                 raise
@@ -193,7 +196,12 @@ class FastPath:
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
 
     def _update_strangely(self, optimizer: Optimizer) -> None:
-        """While steps are counted another optimizer, or another thread, has made an update."""
+        """While steps are counted another optimizer, or another thread, has made an update.
+
+        Or steps are not counted, and the program has put back the hooks that it had saved while they were.
+        """
+        if not self.is_counting:
+            call_outside_compiler(self._guard.call_guarded, self.counter.stop)
         if get_ident() == self.thread:
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
             self._before_update(optimizer)
@@ -393,6 +401,8 @@ class FastPath:
 
         def clip_of_any_kind(parameters: Any, *args: object, **kwargs: object) -> object:
             try:
+                if self.is_counting:
+                    return original(parameters, *args, **kwargs)
                 return clip_anyhow(parameters, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
@@ -429,7 +439,8 @@ class FastPath:
             else:
                 try:
                     rate = optimizer.param_groups[0].get("lr")
-                    usual = rate is self._rate or self._attention.is_expected_rate(rate)
+                    is_same = rate is self._rate or (type(rate) is float and rate == self._rate)
+                    usual = is_same or self._attention.is_expected_rate(rate)
                     usual = usual and (self.steps_left % CLOCK_STEPS > 0 or time.perf_counter() < self._until)
                 except BaseException as error:  # groups that the program has made into something else
                     if belongs_to_program(error):
@@ -452,7 +463,7 @@ class FastPath:
                     if self._calls:
                         self._calls.clear()
                     if losses and self.steps_left & self._unchecked_bits:  # else only norms show a bad value
-                        self._start_counting(optimizer, losses)
+                        self._start_counting(optimizer, losses, not is_same)
                     return
                 call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._after_update(optimizer)

@@ -1,5 +1,6 @@
 """The wrappers and hooks of the default level, set and taken away together: backward, clipping, updates, what is built."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from threading import Thread, current_thread, get_ident
 from types import ModuleType
@@ -93,7 +94,7 @@ class TrainingHooks:
         for place, make, drops_frames in (
             ("optimizer-made", self._around_optimizer_init, False),
             ("backward", self._around_backward, True),
-            ("clip_grad_norm_", self._around_clip, True),
+            ("clip_grad_norm_", functools.cache(self._around_clip), True),  # at two places the same, so that it pickles
             ("script", self._around_script, False),
             ("module-copied", self._around_setstate, False),
             ("module-compiled", self._around_compile, False),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
@@ -29,19 +30,20 @@ class UpdateCounter:
     driven them out of the caches; this one costs 1 to 2 us. The way there and back is as dear as some steps, so it is
     for several in a row.
 
-    done: called after the last of the updates, or when it is late. strange: called with any other optimizer.
+    done: called after the last of the updates, or when it is late. strange: called with any other optimizer, and with this
+    one in another thread.
     """
 
     def __init__(self, state: State, done: Callable[[], None], strange: Callable[[Optimizer], None]) -> None:
         self._places: list[Place] = []
         self._steps = 0
         main: Optimizer | None = None
-        left, end = 0, 0.0
+        left, end, thread = 0, 0.0, 0
 
         @trace_as_nothing
         def count_update(optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             nonlocal left
-            if optimizer is main:
+            if optimizer is main and get_ident() == thread:
                 state.step += 1
                 state.updates += 1
                 left -= 1
@@ -53,8 +55,8 @@ class UpdateCounter:
         @hide_from_compiler
         def expect(optimizer: Optimizer | None, steps: int, until: float) -> int:
             """Count these from now on; return how many of those before did not come."""
-            nonlocal main, left, end
-            before, main, left, end = left, optimizer, steps, until
+            nonlocal main, left, end, thread
+            before, main, left, end, thread = left, optimizer, steps, until, get_ident()
             return before
 
         self._count_update, self._expect = count_update, expect
@@ -71,8 +73,8 @@ class UpdateCounter:
     @hide_from_compiler
     def start(self, optimizer: Optimizer, steps: int, until: float) -> bool:
         """Count the next updates of an optimizer, ``steps`` at most; False if that cannot be done here."""
-        for table, key, usual, _ in self._places:
-            if table.get(key) is not usual:
+        for table, key, usual, counting in self._places:  # which a program may have saved while updates were counted
+            if table.get(key) not in (usual, counting):
                 return False
         self._steps = steps
         self._expect(optimizer, steps, until)

@@ -26,6 +26,7 @@ def test_caught_exceptions_look_as_without_tdbg(
     assert result.code == expected.code == 0 and result.list_steps()
 
 
+@pytest.mark.cold  # in a warm Python frames are below what Python itself writes
 @pytest.mark.parametrize("place", ["inner", "backward"])
 def test_the_exception_that_ends_a_program_looks_as_without_tdbg(
     watched_runner: Runner, bare_runner: Runner, place: str
@@ -34,6 +35,19 @@ def test_the_exception_that_ends_a_program_looks_as_without_tdbg(
     expected, result = bare_runner(words), watched_runner(words)
     assert "planted" in expected.stderr and list_own_lines(result) == expected.stderr.splitlines()
     assert result.code == expected.code == 1
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("options", [(), EXTREME], ids=["default", "extreme"])
+def test_what_python_itself_writes_late_in_a_run(
+    watched_runner: Runner, bare_runner: Runner, options: tuple[str, ...]
+) -> None:
+    words = build_program_command("fails_late")
+    expected, result = bare_runner(words), watched_runner(words, options)
+    assert expected.stderr.startswith("Traceback") and "written at exit" in expected.stderr
+    assert list_own_lines(result) == expected.stderr.splitlines()
+    assert (result.stdout, result.code) == (expected.stdout, expected.code) == ("accuracy 0.5\n", 1)
+    assert "ValueError: planted, uncaught, after step 60" in result.verdict["findings"][0]["title"]
 
 
 @pytest.mark.parametrize(("start_method", "step"), [("fork", 1), ("spawn", 4)])

@@ -420,9 +420,9 @@ def enter_counted_steps(seen: Watch) -> ClippedProgram:
 
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
 def test_references_to_patched_functions_can_be_saved_while_steps_are_counted(fast_watch: Watch) -> None:
-    before = torch.autograd.backward, nn.utils.clip_grad.clip_grad_norm_
+    before = torch.autograd.backward, nn.utils.clip_grad.clip_grad_norm_, nn.utils.clip_grad_norm_
     enter_counted_steps(fast_watch)
-    during = torch.autograd.backward, nn.utils.clip_grad.clip_grad_norm_
+    during = torch.autograd.backward, nn.utils.clip_grad.clip_grad_norm_, nn.utils.clip_grad_norm_
     assert before == during
     assert all(pickle.loads(pickle.dumps(function)) is function for function in during)
 
@@ -569,6 +569,57 @@ def test_another_thread_is_not_counted(fast_watch: Watch) -> None:
     assert monitor.fast_path.is_counting and monitor.step == step
     program.run_step()
     assert monitor.step == step + 1 and not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_the_same_optimizer_in_another_thread_is_not_counted(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    monitor, step = program.monitor, program.monitor.step
+    thread = threading.Thread(target=program.optimizer.step)
+    thread.start()
+    thread.join()
+    assert monitor.fast_path.is_counting and monitor.step == step
+    program.run_step()
+    assert monitor.step == step + 1 and not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_hooks_that_a_program_saved_and_puts_back(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    monitor = program.monitor
+    places = monitor.fast_path.counter._places
+    saved = [(place.table, place.key, place.table[place.key]) for place in places]
+    while monitor.fast_path.is_counting:
+        program.run_step()
+    for table, key, hook in saved:
+        table[key] = hook
+    step, updates = monitor.step, monitor.updates
+    for number in range(SKIPPED_STEPS * 2):
+        program.run_step()
+        assert (monitor.step, monitor.updates) == (step + number + 1, updates + number + 1)
+    monitor.fast_path.stop_skipping()
+    assert all(place.table[place.key] == place.usual for place in places) and not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+@pytest.mark.parametrize(("factor", "jumps"), [(1.05, 0), (1.0, 1)], ids=["schedule", "jump"])
+def test_a_rate_that_rises_step_by_step_is_no_jump(fast_watch: Watch, factor: float, jumps: int) -> None:
+    program = ClippedProgram(fast_watch)
+    (group,) = program.optimizer.param_groups
+    group["lr"] = 1e-12
+    program.enter_unchecked_steps()
+    attention = program.monitor.fast_path._attention
+    before = attention._jump_seen
+    for _ in range(3 * SKIPPED_STEPS):
+        group["lr"] *= factor
+        program.run_step()
+    assert attention._jump_seen == before
+    if jumps:
+        group["lr"] *= 10.0
+        for _ in range(SKIPPED_STEPS):
+            program.run_step()
+        assert attention._jump_seen > before
+    assert not fast_watch.failures
 
 
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
