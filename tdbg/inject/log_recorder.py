@@ -6,6 +6,7 @@ drops although a flag that is on guards its call is written from the arguments o
 factory, filters nor handlers of the program hear of it, and `isEnabledFor` answers what it always did.
 """
 
+import atexit
 import functools
 import inspect
 import json
@@ -33,6 +34,7 @@ from tdbg.logs.guards.flagsets import NONE, Flags
 from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.log_header import RECORDS, STATS
 from tdbg.logs.textlog import KEPT_PARTS, ROTATE_BYTES, TextLog, format_timestamp
+from tdbg.runtime.patches import Patches
 
 if TYPE_CHECKING:
     from logging import Logger, LogRecord
@@ -416,6 +418,7 @@ def extract_log_arguments(frame: FrameType, logger: object) -> tuple[object, obj
     return msg, args, keywords.get("exc_info") or values.get("exc_info")
 
 
+_patches = Patches()
 _records: Records | None = None
 
 
@@ -432,6 +435,7 @@ def install_recorder(agent: Agent) -> Records:
         _hear_what_is_dropped(_records, logging)
         _hear_warnings(_records)
         _hear_prints(_records)
+        atexit.register(_patches.restore)  # what is printed later, in a ``__del__``, meets modules that are gone
         agent.at_fork(_records.reset_after_fork)
         agent.at_rank(_records.flush_held)
         _records.maps.request_main_tree()
@@ -479,8 +483,9 @@ def _hear_loggers(records: Records, logging: Any) -> None:
     A ``handle`` of the program's that does not come here is not heard: before it, nothing says what it will reject, and
     ``Handler.handle`` is also where queues and buffers hand on what was heard already, in other threads and processes.
     """
-    wrapped = _wrap_logger_method(logging.Logger.callHandlers, records)
-    logging.Logger.callHandlers = _hide_from_compiler(disguise_as(logging, wrapped))
+    real = logging.Logger.callHandlers
+    logging.Logger.callHandlers = _hide_from_compiler(disguise_as(logging, _wrap_logger_method(real, records)))
+    _patches.remember(logging.Logger, "callHandlers", real)
 
 
 def _wrap_logger_method(real: Callable[..., object], records: Records) -> Callable[..., object]:
@@ -534,6 +539,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
 
     _hide_from_compiler(_is_method_of)
     logging.Logger.isEnabledFor = _hide_from_compiler(disguise_as(logging, isEnabledFor))
+    _patches.remember(logging.Logger, "isEnabledFor", real)
 
 
 def _is_method_of(logger: object, frame: FrameType) -> bool:
@@ -570,6 +576,7 @@ def _hear_warnings(records: Records) -> None:
             return real(message)
 
     warnings._showwarnmsg = _hide_from_compiler(show_warning)  # type: ignore[attr-defined]
+    _patches.remember(warnings, "_showwarnmsg", real)
 
 
 def _hear_prints(records: Records) -> None:
@@ -591,7 +598,9 @@ def _listen_to(stream: Any, guard: Guard, listen: Callable[[str, FrameType | Non
         guard.call_guarded(listen, text, caller)
         return done
 
+    is_own = "write" in getattr(stream, "__dict__", ())
     try:
         stream.write = _hide_from_compiler(write)
     except AttributeError:  # a stream of another kind that takes no attributes
-        pass
+        return
+    _patches.remember(stream, "write", real, inherited=not is_own)

@@ -51,6 +51,10 @@ class Patches:
         setattr(owner, name, placed)
         self._done.append((owner, name, held, placed, inherited))
 
+    def remember(self, owner: object, name: str, held: object, *, inherited: bool = False) -> None:
+        """What stands there now was put there instead of ``held``. inherited: the owner itself had none of that name."""
+        self._done.append((owner, name, held, inspect.getattr_static(owner, name), inherited))
+
     def restore(self) -> None:
         """Put back every original that nobody has replaced since; a wrapper that has to stay must do nothing.
 

@@ -290,3 +290,11 @@ def test_no_run_to_remove(runs: Path, capsys: pytest.CaptureFixture[str]) -> Non
     make_run(runs, "r")
     assert main(["runs", "prune", "--keep", "5", "--yes"]) == 1
     assert "there is no run to remove" in capsys.readouterr().err
+
+
+def test_a_mistyped_command_is_no_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "uplod", "LAST"]) == 2
+    assert "Did you mean 'upload'?" in capsys.readouterr().err
+    (runs.parent / "uplod").mkdir()
+    assert main(["runs", "uplod"]) == 1
+    assert "there is no run in uplod" in capsys.readouterr().err

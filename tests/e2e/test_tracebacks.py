@@ -45,6 +45,7 @@ def test_what_python_itself_writes_late_in_a_run(
     words = build_program_command("fails_late")
     expected, result = bare_runner(words), watched_runner(words, options)
     assert expected.stderr.startswith("Traceback") and "written at exit" in expected.stderr
+    assert "held by builtins" in expected.stderr
     assert list_own_lines(result) == expected.stderr.splitlines()
     assert (result.stdout, result.code) == (expected.stdout, expected.code) == ("accuracy 0.5\n", 1)
     assert "ValueError: planted, uncaught, after step 60" in result.verdict["findings"][0]["title"]

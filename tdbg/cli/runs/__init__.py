@@ -1,5 +1,7 @@
 """`tdbg runs`: the runs of a folder."""
 
+import os
+
 from tdbg.core.command_spec import Group, make_loader
 
 HELP = """List runs with their verdicts; copy them to a store; remove old ones.
@@ -17,10 +19,15 @@ NAMES = ("ls", "upload", "prune")
 
 
 def put_command_first(words: list[str]) -> list[str]:
-    """Words without a command are those of ``ls``."""
-    if words and (words[0] in NAMES or words[0] in ("-h", "--help")):
+    """Words without a command are those of ``ls``; a mistyped command is no folder."""
+    if not words or words[0].startswith("-"):
+        return words if words and words[0] in ("-h", "--help") else ["ls", *words]
+    if words[0] in NAMES:
         return words
-    return ["ls", *words]
+    from difflib import get_close_matches
+
+    is_mistyped = bool(get_close_matches(words[0], NAMES)) and not os.path.exists(words[0])
+    return words if is_mistyped else ["ls", *words]
 
 
 COMMAND = Group(HELP, NAMES, make_loader(__name__), reorder=put_command_first)
