@@ -216,7 +216,7 @@ def belongs_to_program(error: BaseException) -> bool:
     """
     if isinstance(error, EndRun):
         return True
-    if sys.meta_path is None:  # Python shuts down: its modules go, no signal comes, and nothing can be imported
+    if sys.is_finalizing():  # Python shuts down: its modules go, no signal comes, and nothing can be imported
         return False
     frames = list(_iter_frames(error.__traceback__))
     if not frames:

@@ -62,6 +62,7 @@ class Attention:
         self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
         return True
 
+    @hide_from_compiler
     def forget_rate(self) -> None:
         """A rate that changes from step to step was not seen for some: the next is no jump."""
         self._rate = 0.0

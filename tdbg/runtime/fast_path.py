@@ -63,7 +63,7 @@ class FastPath:
     here may raise, wait or call much, and the optimizers' hooks are methods of this class. For the same reason its
     blocks stand in ``try``, which costs nothing, and not in `guarded`, which costs two calls.
 
-    before_update, after_update: the whole path at an optimizer's step.
+    before_update, after_update: the whole path at an optimizer's step. counter: has the hooks of each step.
     steps_left: steps that may still be skipped; 0 outside of stretches. thread: the one whose steps they are.
     is_counting: steps up to the next that is checked are only counted.
     """
@@ -113,7 +113,9 @@ class FastPath:
         self._rate: Any = None
         self._until = 0.0
         self._unchecked_bits = 0  # steps_left has one of them in a step whose losses are not checked
-        self.counter = UpdateCounter(state, self._end_counting, self._update_strangely)
+        self.counter = UpdateCounter(
+            state, self.hook_before_update, self.hook_after_update, self._end_counting, self._update_strangely
+        )
         self.is_counting = False
         self.thread = 0
 
@@ -161,9 +163,8 @@ class FastPath:
         try:
             self.is_counting, self._losses_per_step, self._rate_moves = True, losses, rate_moves
             steps = self.steps_left & self._unchecked_bits
-            self.is_counting = self.counter.start(optimizer, steps, self._until)
-            if self.is_counting:
-                self._passes_left = SPARE_PASSES * (steps + 1) * (losses + 1)
+            self._passes_left = SPARE_PASSES * (steps + 1) * (losses + 1)
+            self.counter.start(optimizer, steps, self._until)
         except BaseException as error:
             self._stop_counting()
             if belongs_to_program(error):
@@ -172,7 +173,7 @@ class FastPath:
 
     @hide_from_compiler
     def _stop_counting(self) -> None:
-        """Put the usual hooks back, and book what was counted."""
+        """End the counting, and book what was counted."""
         try:
             self._passes_left = 0
             steps = self.counter.stop()
@@ -189,19 +190,16 @@ class FastPath:
                 raise
             self._guard.handle_failure(error)
 
+    @hide_from_compiler
     def _end_counting(self) -> None:
         """The last update was counted, or it is late: then the rest of the stretch is not skipped."""
         self._stop_counting()
         if self.steps_left & self._unchecked_bits:
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
 
+    @hide_from_compiler
     def _update_strangely(self, optimizer: Optimizer) -> None:
-        """While steps are counted another optimizer, or another thread, has made an update.
-
-        Or steps are not counted, and the program has put back the hooks that it had saved while they were.
-        """
-        if not self.is_counting:
-            call_outside_compiler(self._guard.call_guarded, self.counter.stop)
+        """While steps are counted another optimizer, or another thread, has made an update."""
         if get_ident() == self.thread:
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
             self._before_update(optimizer)

@@ -34,10 +34,6 @@ class HookHandle:
     def __init__(self, key: str, *tables: Table) -> None:
         self._key, self._tables = key, tables
 
-    def list_places(self) -> list[tuple[Table, str]]:
-        """The tables it stands in, and its key there."""
-        return [(table, self._key) for table in self._tables]
-
     def remove(self) -> None:
         """Take the hook away."""
         for table in self._tables:

@@ -88,9 +88,11 @@ class TrainingHooks:
 
     def attach(self) -> None:
         """Set them all."""
-        hooks = self.fast_path.hook_before_update, self.fast_path.hook_after_update
-        before, after = hook_all("before-update", hooks[0]), hook_all("after-update", hooks[1])
-        self._handles = [before, after]
+        counter = self.fast_path.counter
+        self._handles = [
+            hook_all("before-update", counter.hook_before_update),
+            hook_all("after-update", counter.hook_after_update),
+        ]
         for place, make, drops_frames in (
             ("optimizer-made", self._around_optimizer_init, False),
             ("backward", self._around_backward, True),
@@ -103,8 +105,6 @@ class TrainingHooks:
         ):
             for owner, name in iter_targets(place):
                 self.patches.wrap_attribute(owner, name, make, drops_frames=drops_frames)
-        if isinstance(before, HookHandle) and isinstance(after, HookHandle):
-            self.fast_path.counter.prepare((before, after), hooks)
         for module in modules_of("fsdp-reduce"):
             self.monitor.when_imported(module, lambda _: self._backward.call_guarded(self._watch_groups))
 
