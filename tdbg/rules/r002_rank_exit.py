@@ -11,7 +11,7 @@ from tdbg.core.observations import Evidence
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.observations.hang import HungRank, HungRankResumed
 from tdbg.core.rule_base import Link
-from tdbg.core.rundir import ProcessDir
+from tdbg.core.rundir import ProcessDir, restart_count
 from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
 from tdbg.rules.view import View, get_signal_name
@@ -38,6 +38,7 @@ class _Exit(NamedTuple):
     unsaid: bool = False  # it wrote no end: steps after its last record are not known of
     folder: Path = Path()
     evals: int = 0  # calls without gradients
+    launch: int = 0
 
     def format_progress(self) -> str:
         """`` after step 7``: how far it came, as far as that is known."""
@@ -99,9 +100,14 @@ class RankExit(Rule):
 
     def finish(self, view: View) -> Iterable[Finding]:
         exits = sorted(_iter_bad_exits(view), key=lambda found: (found.code in ASKED_TO_END, found.t, found.rank))
-        first = _find_first(exits)
-        if first is None:
-            return ()
+        newest = max((found.launch for found in view.list_rank_processes()), default=0)
+        for launch in sorted({found.launch for found in exits}):
+            first = _find_first(together := [found for found in exits if found.launch == launch])
+            if first is not None and (launch >= newest or first.code not in ASKED_TO_END):
+                yield self._make_exit_finding(view, first, together, is_last=launch >= newest)
+
+    def _make_exit_finding(self, view: View, first: _Exit, exits: list[_Exit], *, is_last: bool) -> Finding:
+        """Of the exit that stands for those of one launch. is_last: no launch came after it."""
         rest = [other for other in exits if other is not first]
         how = f"was ended by {get_signal_name(-first.code)}" if first.code < 0 else f"exited with code {first.code}"
         others = [
@@ -111,24 +117,24 @@ class RankExit(Rule):
         hung = [
             f"it had made no progress for {max(quiet_s, first.t - reported_t + quiet_s):.0f} s"
             for rank, (reported_t, quiet_s) in self._hung.items()
-            if rank == first.rank
+            if rank == first.rank and (is_last or reported_t <= first.t)
         ]
+        stopped = self._stopped.get(first.rank, "") if is_last else ""
         after_stop = first.t >= view.stop_t
-        is_asked = first.code in ASKED_TO_END or after_stop or bool(hung) or first.rank in self._stopped
-        return (
-            self.make_finding(
-                f"rank {first.rank} {how}{_format_place(place)}{first.format_progress()}",
-                severity="info" if is_asked else self.severity,
-                first_step=first.step,
-                rank=first.rank,
-                evidence=hung
-                + ["after the run was told to stop"] * after_stop
-                + [f"on {first.host}"] * bool(first.host)
-                + [f"then: {join_limited(others, 6)}"] * bool(others)
-                + [f"Python stacks: {first.folder.name}/{NATIVE_STACK}"] * bool(place),
-                cause=self._stopped.get(first.rank) or ("" if hung else _find_cause(view, first.code, place)),
-                try_next="" if first.rank in self._stopped else _find_advice(first.code, place),
-            ),
+        is_asked = first.code in ASKED_TO_END or after_stop or bool(hung) or bool(stopped)
+        return self.make_finding(
+            f"rank {first.rank} {how}{_format_place(place)}{first.format_progress()}",
+            severity="info" if is_asked else self.severity,
+            first_step=first.step,
+            attempt=first.launch,
+            rank=first.rank,
+            evidence=hung
+            + ["after the run was told to stop"] * after_stop
+            + [f"on {first.host}"] * bool(first.host)
+            + [f"then: {join_limited(others, 6)}"] * bool(others)
+            + [f"Python stacks: {first.folder.name}/{NATIVE_STACK}"] * bool(place),
+            cause=stopped or ("" if hung else _find_cause(view, first.code, place)),
+            try_next="" if stopped else _find_advice(first.code, place),
         )
 
 
@@ -179,20 +185,21 @@ def _find_first(exits: list[_Exit]) -> _Exit | None:
 
 
 def _iter_bad_exits(view: View) -> Iterable[_Exit]:
-    """Every rank whose own exit is known and bad: ranks with steps, then those that never got that far."""
+    """Every rank whose own exit is known and bad, in each launch: those with steps, then those that never got that far."""
     stepped = view.list_rank_processes()
     known: set[tuple[str, int]] = set()
     for found in view.processes.values():
         if found.start is not None:
             known.add((found.start.host, found.start.pid))
-    for found in stepped:
+    for found in (attempt for last in stepped for attempt in view.list_attempts(last)):
         code = view.find_process_exit(found)
         if code:
             host, pid = (found.start.host, found.start.pid) if found.start else (host_name(), 0)
             t = view.child_exits.get((host, pid), (found.t, 0))[0]
             explained = found.crash is not None and (code > 0 or code == -SIGABRT)  # torch aborts now and then at exit
             rank, is_cut = found.rank or 0, found.end is None
-            yield _Exit(t, code, rank, found.step, host, explained, is_cut, found.process.path, found.evals)
+            path, launch = found.process.path, found.launch
+            yield _Exit(t, code, rank, found.step, host, explained, is_cut, path, found.evals, launch)
     yield from _iter_unstepped_exits(view, {found.rank for found in stepped}, known)
 
 
@@ -206,4 +213,5 @@ def _iter_unstepped_exits(view: View, stepped: set[int | None], known: set[tuple
             continue
         t, code = view.child_exits.get((who[0], who[1]), (0.0, 0))
         if code and code != -SIGTERM:
-            yield _Exit(t, code, rank, 0, who[0], f"{who[0]}-{who[1]}" in crashed)
+            launch = restart_count(environ) if isinstance(environ := hello.get("env"), dict) else 0
+            yield _Exit(t, code, rank, 0, who[0], f"{who[0]}-{who[1]}" in crashed, launch=launch)

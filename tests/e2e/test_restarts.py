@@ -29,6 +29,18 @@ def test_a_restart_that_goes_well_is_blamed_for_nothing(watched_runner: Runner) 
     assert {(row["rank"], row["attempts"]) for row in result.verdict["ranks"]} == {(0, 2), (1, 2)}
 
 
+def test_the_rank_that_was_killed_in_an_attempt_comes_before_those_that_lost_it(watched_runner: Runner) -> None:
+    result = run_restarted(watched_runner, "-1", "kill")
+    killed, *others = [found for found in result.verdict["findings"] if found["severity"] != "info"]
+    assert (killed["code"], killed["rank"], killed["attempt"]) == ("TD-R002", 1, 0), result.stderr
+    assert killed["title"].startswith("rank 1 was ended by SIGKILL, last recorded at step ")
+    assert [(found["code"], found["rank"], found["follows_from"]["code"]) for found in others] in (
+        [],  # the launcher may end the other rank before it sees that its peer is gone
+        [("TD-R003", 0, "TD-R002")],
+    )
+    assert "attempt 0 failed at step 24 (rank 1: SIGKILL)" in result.stderr
+
+
 def test_ranks_that_join_uneven_inputs_are_a_note(watched_runner: Runner) -> None:
     words = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2", str(PROGRAMS / "joined_inputs.py")]
     result = watched_runner(words)

@@ -1,6 +1,11 @@
-"""Two ranks whose first attempt ends by an exception of rank 1; in the second, which goes on from step 20, a loss is NaN or none."""
+"""Two ranks whose first attempt ends by an exception of rank 1, or by SIGKILL; in the second, which goes on from step 20, a
+loss is NaN or none.
+
+usage: restarted.py [RANK_OF_NAN [kill]]
+"""
 
 import os
+import signal
 import sys
 
 import torch
@@ -17,6 +22,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for step in range(1 + 20 * attempt, 61):
     x = torch.randn(16, 8)
     loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    if attempt == 0 and step == 25 and dist.get_rank() == 1 and "kill" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
     if attempt == 0 and step == 25 and dist.get_rank() == 1:
         raise RuntimeError("the node is gone")
     if attempt == 1 and step == 40 and dist.get_rank() == bad_rank:
