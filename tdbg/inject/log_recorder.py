@@ -435,11 +435,16 @@ def install_recorder(agent: Agent) -> Records:
         _hear_what_is_dropped(_records, logging)
         _hear_warnings(_records)
         _hear_prints(_records)
-        atexit.register(_patches.restore)  # what is printed later, in a ``__del__``, meets modules that are gone
+        atexit.register(_end_listening)
         agent.at_fork(_records.reset_after_fork)
         agent.at_rank(_records.flush_held)
         _records.maps.request_main_tree()
     return _records
+
+
+def _end_listening() -> None:
+    """What is printed or logged later, in a ``__del__``, would meet modules that are gone."""
+    Guard("records at exit").call_guarded(_patches.restore)
 
 
 def flush_records_at_exit() -> None:

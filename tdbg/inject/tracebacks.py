@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Note, Traceback
 from tdbg.core.frames import OWN_FOLDER, WITHOUT_OWN_FRAMES, get_line, walk_traceback
-from tdbg.core.guard import guarded
+from tdbg.core.guard import Guard, guarded
 from tdbg.core.tables import format_count
 from tdbg.inject import log_recorder
 from tdbg.inject.agent import Agent
 from tdbg.inject.console_level import PACKAGES, SITE
 from tdbg.inject.identity import is_ray_process, rank_of_process
 from tdbg.inject.imports import disguise_as
+from tdbg.runtime.patches import Patches
 
 if TYPE_CHECKING:
     from logging import Logger, LogRecord
@@ -84,8 +85,12 @@ class Recorder:
         return id(error), type(error).__name__, self.agent.step
 
     def report_counts_at_exit(self) -> None:
-        """The process leaves in good order: tell how often the most frequent ones came."""
+        """The process leaves in good order: tell how often the most frequent ones came.
+
+        What is logged or printed later, in a ``__del__``, would meet modules that are gone: nothing listens any longer.
+        """
         self.guard.call_guarded(self._report_counts)
+        Guard("tracebacks at exit").call_guarded(_patches.restore)
 
     def _report_counts(self) -> None:
         places = self._places.copy()  # a thread of the program's may fail meanwhile
@@ -199,6 +204,7 @@ def _without_ours(shown: traceback.TracebackException) -> traceback.TracebackExc
     return shown
 
 
+_patches = Patches()
 _recorder: Recorder | None = None
 _uncaught: BaseException | None = None  # what ended the process, once it is written
 
@@ -246,6 +252,7 @@ def _watch_logging(recorder: Recorder) -> None:
             return real(self, record)
 
     logging.Logger.callHandlers = disguise_as(logging, callHandlers)  # type: ignore[method-assign]
+    _patches.remember(logging.Logger, "callHandlers", real)
 
 
 def _watch_print(recorder: Recorder) -> None:
@@ -268,6 +275,7 @@ def _watch_print(recorder: Recorder) -> None:
         return real(exc, *args, **kwargs)
 
     traceback.print_exception = print_exception
+    _patches.remember(traceback, "print_exception", real)
 
 
 def _watch_format(recorder: Recorder) -> None:
@@ -285,6 +293,7 @@ def _watch_format(recorder: Recorder) -> None:
         return real(*args, **kwargs)
 
     traceback.format_exc = format_exc
+    _patches.remember(traceback, "format_exc", real)
 
 
 def _watch_threads(recorder: Recorder) -> None:
@@ -297,6 +306,7 @@ def _watch_threads(recorder: Recorder) -> None:
         return real(args)
 
     threading.excepthook = excepthook
+    _patches.remember(threading, "excepthook", real)
 
 
 def _has_readers(file: Any) -> bool:
