@@ -41,12 +41,10 @@ REPEATS = 21
 # forks later is to have. Both were measured in blocks with and without tdbg's hooks, in turn.
 REAL_CALL, AFTER_BACKWARD = 1.6, 1.3
 SKIPPED_REPEATS = 5  # twice some 4 ms at the start of every rank
-# The way there and back takes 40 us in a loop of half a millisecond, and 6 to 10 here: what is done once in 8 to 32 steps is
+# The way there and back takes 35 to 40 us in a loop of half a millisecond, and 3 to 4 here: what is done once in 8 to 32 steps is
 # in none of the caches, and costs what comes after it its place there. Measured as the two above.
-REAL_TURN = 5.0
-LEAST_COUNT_S = (
-    1.6e-6  # of a step that is only counted, in a loop of half a millisecond; here it may drown in the noise
-)
+REAL_TURN = 10.0
+LEAST_COUNT_S = 1.6e-6  # of a step that is only counted, in such a loop; here it may drown in the noise
 NEVER = 1 << 40  # steps to count
 PART = "calibration"
 

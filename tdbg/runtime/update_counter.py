@@ -59,9 +59,9 @@ class UpdateCounter:
         def expect(optimizer: Optimizer | None, steps: int, until: float) -> int:
             """Count these from now on; return how many of those before did not come."""
             nonlocal main, left, end, thread
-            before = left
+            missing = left
             main, end, thread, left = optimizer, until, get_ident(), steps
-            return before
+            return missing
 
         self.hook_before_update, self.hook_after_update, self._expect = hook_before_update, hook_after_update, expect
 
