@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import os
 import sys
 import time
 import weakref
@@ -17,6 +16,7 @@ from torch.optim import Optimizer
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.alarm import Attention
+from tdbg.runtime.code_places import TORCH
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, trace_as_nothing
 from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
@@ -28,7 +28,6 @@ from tdbg.runtime.update_counter import UpdateCounter
 is_compiling = torch.compiler.is_compiling
 HIGHEST = sys.float_info.max  # neither NaN nor an infinity is within
 LOWEST = -HIGHEST
-TORCH_DIR = os.path.join(os.path.dirname(torch.__file__), "")
 SPARE_PASSES = 4  # times the backward passes that are expected: then updates do not come
 CLOCK_STEPS = 8  # so many steps are skipped from one look at the clock to the next; a power of two
 
@@ -48,7 +47,7 @@ def has_same_arguments(original: Callable[..., object], wrapper: Callable[..., o
     Handing them on by name takes a fraction of what ``*args`` and ``**kwargs`` take.
     """
     code = getattr(original, "__code__", None)
-    if code is None or not code.co_filename.startswith(TORCH_DIR):
+    if code is None or not code.co_filename.startswith(TORCH):
         return False
     theirs, ours = (inspect.signature(one).parameters.values() for one in (original, wrapper))
     return [(one.name, one.kind, one.default) for one in theirs] == [(one.name, one.kind, one.default) for one in ours]
@@ -58,7 +57,7 @@ class FastPath:
     """Decides at each entry into tdbg whether the rest of it can be skipped; every 33rd step takes the whole path, or one
     every 0.1 s where that is rarer. Between checked steps updates may only be counted.
 
-    Every other hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of
+    Every hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of
     the learning rate, another optimizer) leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing
     here may raise, wait or call much, and the optimizers' hooks are methods of this class. For the same reason its
     blocks stand in ``try``, which costs nothing, and not in `guarded`, which costs two calls.

@@ -555,22 +555,12 @@ def test_another_optimizer_ends_the_counting(fast_watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
-def test_another_thread_is_not_counted(fast_watch: Watch) -> None:
+@pytest.mark.parametrize("is_same", [False, True], ids=["another optimizer", "the same optimizer"])
+def test_another_thread_is_not_counted(fast_watch: Watch, is_same: bool) -> None:
     program = enter_counted_steps(fast_watch)
     monitor, step = program.monitor, program.monitor.step
-    thread = threading.Thread(target=torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1).step)
-    thread.start()
-    thread.join()
-    assert monitor.fast_path.is_counting and monitor.step == step
-    program.run_step()
-    assert monitor.step == step + 1 and not fast_watch.failures
-
-
-@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
-def test_the_same_optimizer_in_another_thread_is_not_counted(fast_watch: Watch) -> None:
-    program = enter_counted_steps(fast_watch)
-    monitor, step = program.monitor, program.monitor.step
-    thread = threading.Thread(target=program.optimizer.step)
+    optimizer = program.optimizer if is_same else torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    thread = threading.Thread(target=optimizer.step)
     thread.start()
     thread.join()
     assert monitor.fast_path.is_counting and monitor.step == step
