@@ -421,8 +421,10 @@ class End(Event):
     loss: Number | None = doc("last loss that was read, whether its step was recorded or not", None)
     loss_step: int = doc("step of that loss", 0)
     recent_losses: list[float] = doc(
-        "losses of the last steps, at most 100, recorded or not; only those already on the host", factory=list
+        "losses of the last steps whose losses were checked, at most 100, recorded or not; only those already on the host",
+        factory=list,
     )
+    recent_steps: list[int] = doc("step of each of them; empty in older runs: the last steps", factory=list)
 
 
 @event_type

@@ -7,6 +7,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Step
+from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard
 from tdbg.probes import PROBES, Probe
 
@@ -39,10 +40,12 @@ class LoaderWait(Probe):
         self._wait_s = 0.0
         self._waited = False
         self._passes: dict[int, int] = {}  # id of the dataset -> passes begun
-        self._now: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._now: tuple[int | None, int | None] = (None, None)  # the epoch, and how many batches it has
+        self._taken: int | None = None  # of its batches
+        self._booked = 0  # of those
         self._key: int | None = None  # of the dataset whose batch came last,
         self._trains: int | None = None  # and of the one that last fed a training step
-        self._iterator: weakref.ref[Any] | None = None  # of the pass that began last
+        self._iterator: weakref.ref[BatchIterator] | None = None  # of the pass that began last
         self._interruptions = 0
         self.batch: object = None
 
@@ -58,21 +61,41 @@ class LoaderWait(Probe):
         return self._now[0] if self._trains is None else self._passes.get(self._trains)
 
     def attach(self) -> None:
-        self.for_each_function("batch", lambda owner, name: self.patches.wrap_attribute(owner, name, self._wrap_next))
+        self.for_each_function(
+            "batch", lambda owner, name: self.patches.wrap_attribute(owner, name, self._wrap_next, drops_frames=True)
+        )
 
     def _wrap_next(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor = self.monitor
         guard = Guard("batches", monitor.handle_failure)
+        fast_path, dispatcher = monitor.fast_path, monitor.dispatcher
 
-        def __next__(iterator: Any) -> object:
-            begun = time.perf_counter()
-            batch = original(iterator)
-            ended = time.perf_counter()
-            is_alone = len(monitor.dispatcher.subscribers["batch_taken"]) == 1
+        def __next__(iterator: "BatchIterator") -> object:
             if (
-                is_alone
-                and monitor.fast_path.steps_left > 0
-                and guard.call_guarded(self._skip_batch, ended, batch, ended - begun, iterator)
+                fast_path.is_counting
+                and self._iterator is not None
+                and self._iterator() is iterator
+                and iterator._num_yielded > 0  # with workers that stay, the next pass is the same object
+                and len(dispatcher.subscribers["batch_taken"]) == 1
+            ):
+                try:
+                    batch = original(iterator)  # of a step that is only counted nothing else is asked
+                except BaseException as error:
+                    drop_own_frames(error)
+                    raise
+                self.batch, self._taken = batch, iterator._num_yielded
+                return batch
+            try:
+                begun = time.perf_counter()
+                batch = original(iterator)
+                ended = time.perf_counter()
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+            if (
+                fast_path.steps_left > 0
+                and len(dispatcher.subscribers["batch_taken"]) == 1
+                and guard.call_guarded(self._skip_and_book, ended, batch, ended - begun, iterator)
             ):
                 return batch
             if monitor.duty.is_away:
@@ -93,9 +116,20 @@ class LoaderWait(Probe):
         self._wait_s += wait_s
         self._waited = True
         self.batch = batch
-        epoch, _, length = self._now
-        self._now = epoch, taken, length
+        self._note_taken(taken)
         return True
+
+    def _skip_and_book(self, *taken: Any) -> bool:
+        """The same on the fast path, where nothing is timed."""
+        is_skipped = self._skip_batch(*taken)
+        if is_skipped:
+            self.monitor.budget.book_times("batch_taken", 1)
+        return is_skipped
+
+    def _note_taken(self, taken: int) -> None:
+        """Book what those cost that were taken since the last time, while steps were only counted."""
+        self.monitor.budget.book_times("counted_batch", (self._taken or 0) - self._booked)
+        self._taken = self._booked = taken
 
     def _taken_unwatched(self, begun: float, *taken: Any) -> None:
         """The same in a stretch that is hardly watched, in fewer steps than `Monitor.dispatch` takes."""
@@ -124,7 +158,8 @@ class LoaderWait(Probe):
             length: int | None = len(loader_iter._index_sampler)
         except TypeError:  # an iterable dataset has no length
             length = None
-        self._now = (self._passes.get(key, 0), taken, length)
+        self._now = (self._passes.get(key, 0), length)
+        self._note_taken(taken)
 
     def _await_evaluation(self, key: int) -> None:
         """Have the hooks back for the first pass over other data than training's: of evaluation nothing is known yet."""
@@ -143,7 +178,7 @@ class LoaderWait(Probe):
         if self._waited:
             self._trains = self._key
             record.loader_ms = round(self._wait_s * 1e3, 4)
-            record.epoch, record.batch, record.batches = self._now
+            (record.epoch, record.batches), record.batch = self._now, self._taken
 
     def after_step(self, optimizer: "Optimizer") -> None:
         if self.monitor.is_main(optimizer):

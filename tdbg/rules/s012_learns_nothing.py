@@ -83,8 +83,8 @@ class LearnsNothing(ObservingRule[_State]):
     is far above, look for a wrong sign (`maximize=True`, a negated loss), then for a rate that is too high.
 
     Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch
-    for a warning, or 150 where the loss is far above. 16 losses: those on record, and at the end those of the last
-    100 steps. A rate that still rises (warm-up), and a loss of several terms, are left alone; a loss that is far
+    for a warning, or 150 where the loss is far above. 16 losses: those on record, and at the end the last 100
+    that were checked. A rate that still rises (warm-up), and a loss of several terms, are left alone; a loss that is far
     above also where several optimizers have been used, as in a GAN.
     """
 
@@ -117,8 +117,11 @@ class LearnsNothing(ObservingRule[_State]):
             found = self._judge_loss(process, state, event.step)
         elif isinstance(event, End) and len(event.recent_losses) >= LEAST_LOSSES:
             first = event.step - len(event.recent_losses) + 1
-            recent = [(first + place, loss) for place, loss in enumerate(event.recent_losses)]
-            state.losses = deque(((step, loss) for step, loss in recent if step > state.begun), maxlen=MOST_LOSSES)
+            steps = event.recent_steps or range(first, event.step + 1)
+            recent = [
+                (step, loss) for step, loss in zip(steps, event.recent_losses, strict=False) if step > state.begun
+            ]
+            state.losses = deque(recent, maxlen=MOST_LOSSES)
             was_found = state.found is not None
             found = self._judge_loss(process, state, event.step)
             if was_found:

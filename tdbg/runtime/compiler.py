@@ -53,6 +53,12 @@ def _do_nothing(*args: object) -> None:
     """What is traced in the place of a hook."""
 
 
+def trace_as_original(wrapper: Hidden, original: object) -> Hidden:
+    """Have the compiler trace the function that a wrapper of ours stands for, and read nothing of the wrapper."""
+    setattr(wrapper, TRACED_INSTEAD, original)
+    return hide_from_compiler(wrapper)
+
+
 @hide_from_compiler
 def call_outside_compiler(function: Callable[..., Result], *args: object) -> Result:
     """Call ``function`` while the compiler does not watch for frames."""

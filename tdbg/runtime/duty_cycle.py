@@ -33,7 +33,7 @@ class DutyCycle:
     """Has root modules watched less for a stretch when that costs too much, and as before after it.
 
     The length of a stretch is what the budget needs to earn what was overspent. In it updates are counted and losses
-    checked; neither goes through a module. Where a step is long enough its calls are still kept, so that a bad loss can
+    checked, each or one of several; neither goes through a module. Where a step is long enough its calls are still kept, so that a bad loss can
     be located; else the hooks are away. In a stretch without updates (``for_calls``) they always are, and nothing but
     a backward pass, an update or a batch brings them back, and a timer where nothing has been trained: calls are not
     seen, nor counted.

@@ -17,12 +17,18 @@ from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.alarm import Attention
 from tdbg.runtime.code_places import TORCH
-from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, trace_as_nothing
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, trace_as_nothing, trace_as_original
 from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss, is_small_loss
 from tdbg.runtime.state import State
-from tdbg.runtime.torch_compat import active_modes, count_dispatch_modes, count_function_modes, unseen_by_subclasses
+from tdbg.runtime.torch_compat import (
+    active_modes,
+    count_dispatch_modes,
+    count_function_modes,
+    is_update_nested,
+    unseen_by_subclasses,
+)
 from tdbg.runtime.update_counter import UpdateCounter
 
 is_compiling = torch.compiler.is_compiling
@@ -36,7 +42,7 @@ class Skipped(NamedTuple):
     """Steps since the last time it was asked."""
 
     steps: int
-    losses: int  # that were not checked
+    losses: int  # that were not checked: as many a step as the last checked one had
     counted: int  # how many of the steps were only counted
     stretches: int  # of counted steps
 
@@ -55,15 +61,17 @@ def has_same_arguments(original: Callable[..., object], wrapper: Callable[..., o
 
 class FastPath:
     """Decides at each entry into tdbg whether the rest of it can be skipped; every 33rd step takes the whole path, or one
-    every 0.1 s where that is rarer. Between checked steps updates may only be counted.
+    every 0.1 s where that is rarer. Between two steps whose losses are checked the updates can be counted by
+    `UpdateCounter`, and nothing else is seen of those steps.
 
-    Every hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of
-    the learning rate, another optimizer) leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing
-    here may raise, wait or call much, and the optimizers' hooks are methods of this class. For the same reason its
-    blocks stand in ``try``, which costs nothing, and not in `guarded`, which costs two calls.
+    Every hook and wrapper asks here first; those of the optimizers ask the counter before. What is unusual in a step that
+    is not just counted (a loss that is not finite or above the bound, a jump of the learning rate, another optimizer)
+    leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing here may raise, wait or call much.
+    For the same reason its blocks stand in ``try``, which costs nothing, and not in `guarded`, which costs two calls.
 
     before_update, after_update: the whole path at an optimizer's step. counter: has the hooks of each step.
-    steps_left: steps that may still be skipped; 0 outside of stretches. thread: the one whose steps they are.
+    steps_left: steps that may still be skipped; those that are counted come off it when the counting ends. 0 outside of
+    stretches. thread: the one whose steps they are.
     is_counting: steps up to the next that is checked are only counted.
     """
 
@@ -164,6 +172,8 @@ class FastPath:
             steps = self.steps_left & self._unchecked_bits
             self._passes_left = SPARE_PASSES * (steps + 1) * (losses + 1)
             self.counter.start(optimizer, steps, self._until)
+            if not self.is_counting:  # a signal's handler has ended it meanwhile
+                self.counter.stop()
         except BaseException as error:
             self._stop_counting()
             if belongs_to_program(error):
@@ -191,7 +201,7 @@ class FastPath:
 
     @hide_from_compiler
     def _end_counting(self) -> None:
-        """The last update was counted, or it is late: then the rest of the stretch is not skipped."""
+        """The last update was counted, or the time of the stretch is over: then the rest of it is not skipped."""
         self._stop_counting()
         if self.steps_left & self._unchecked_bits:
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
@@ -214,7 +224,7 @@ class FastPath:
         if losses:
             self._state.glances += len(losses)
             if type(losses[-1]) is float:
-                self._state.attended = self._state.step + 1  # up to here the weights were good
+                self._state.attended = self._state.step + 1
             self._last.running += losses
         calls, self._calls = self._calls, []
         for held, args, kwargs in calls:
@@ -224,7 +234,7 @@ class FastPath:
                 self._kept.add_unwatched_call(module, args, kwargs, random_state=False)
 
     def _give_up(self, part: str, error: BaseException) -> None:
-        """Report what `stop_skipping` raised, and skip nothing any longer."""
+        """Report what was raised here, and skip nothing any longer."""
         self.steps_left, self._losses, self._calls = 0, [], []
         self.is_counting, self._passes_left = False, 0
         with guarded("what failed may be this"):
@@ -338,7 +348,7 @@ class FastPath:
                 drop_own_frames(error)
                 raise
 
-        return hide_from_compiler(backward if has_same_arguments(original, backward) else backward_of_any_kind)
+        return trace_as_original(backward if has_same_arguments(original, backward) else backward_of_any_kind, original)
 
     def around_clip(
         self,
@@ -348,7 +358,7 @@ class FastPath:
     ) -> Callable[..., object]:
         """Return `clip_grad_norm_` that checks the norm here while steps are skipped, else by ``whole_path``.
 
-        glance: called with the parameters and a norm that is not finite, or cannot be read.
+        glance: called with the parameters and a norm that is not finite, or cannot be read; None where clipping raised.
         """
 
         def check_norm(parameters: list[Tensor], total: Any) -> None:
@@ -373,9 +383,14 @@ class FastPath:
             if is_compiling() or self.steps_left <= 0 or get_ident() != self.thread:
                 return whole_path(parameters, *args, **kwargs)
             if type(parameters) is not list and not isinstance(parameters, Tensor):
-                parameters = list(parameters)
-            total = original(parameters, *args, **kwargs)
-            check_norm(parameters if type(parameters) is list else [parameters], total)
+                parameters = list(parameters) or parameters  # torch warns of a generator that is used up
+            listed = parameters if type(parameters) is list else [parameters]
+            try:
+                total = original(parameters, *args, **kwargs)
+            except RuntimeError:
+                check_norm(listed, None)
+                raise
+            check_norm(listed, total)
             return total
 
         hide_from_compiler(check_norm)
@@ -405,19 +420,19 @@ class FastPath:
                 drop_own_frames(error)
                 raise
 
-        return hide_from_compiler(
-            clip_grad_norm_ if has_same_arguments(original, clip_grad_norm_) else clip_of_any_kind
+        return trace_as_original(
+            clip_grad_norm_ if has_same_arguments(original, clip_grad_norm_) else clip_of_any_kind, original
         )
 
     @trace_as_nothing
     def hook_before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """The hook before each step of any optimizer."""
+        """The hook before each step of any optimizer that is not counted."""
         if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
                 state.in_update = optimizer
                 return
-            if id(state.in_update) == self._main_id:
+            if id(state.in_update) == self._main_id and call_outside_compiler(is_update_nested):
                 self._unchecked_bits = 0  # updates inside others cannot be counted after them
                 return  # inside the step of one that wraps it
             call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
@@ -425,7 +440,7 @@ class FastPath:
 
     @trace_as_nothing
     def hook_after_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """The hook after each step of any optimizer."""
+        """The hook after each step of any optimizer that is not counted."""
         if not is_compiling() and self.steps_left > 0 and get_ident() == self.thread:
             state = self._state
             if state.in_update is None or optimizer is not state.in_update:
@@ -456,7 +471,7 @@ class FastPath:
                         last.step, last.done, self._losses = step, self._losses, []
                         if type(last.done[-1]) is float:
                             state.attended = step
-                            last.recent.append(last.done)
+                            last.recent.append((step, last.done))
                     if self._calls:
                         self._calls.clear()
                     if losses and self.steps_left & self._unchecked_bits:  # else only norms show a bad value

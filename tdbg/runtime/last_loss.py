@@ -27,7 +27,8 @@ class LastLoss:
         self.step = 0
         self.running: list[Tensor | float] = []
         self.done: list[Tensor | float] = []
-        self.recent: deque[list[Tensor | float]] = deque(maxlen=MAX_RECENT)  # of steps whose losses are numbers
+        # (step, losses) of the last steps whose losses are numbers and were checked
+        self.recent: deque[tuple[int, list[Tensor | float]]] = deque(maxlen=MAX_RECENT)
 
     def add_loss(self, loss: object) -> None:
         """A loss is sent backward."""
@@ -51,16 +52,16 @@ class LastLoss:
         if self.running:
             self.step, self.done, self.running = step, self.running, []
             if type(self.done[0]) is float:
-                self.recent.append(self.done)
+                self.recent.append((step, self.done))
 
     def discard_running(self) -> None:
         """What was sent backward served another optimizer."""
         self.running = []
 
-    def read_recent(self) -> list[float]:
-        """The losses of the last steps, as far as they were on the host."""
-        rows = [[part for part in parts if isinstance(part, float)] for parts in self.recent]
-        return [math.fsum(row) for row in rows if all(map(math.isfinite, row))]
+    def read_recent(self) -> list[tuple[int, float]]:
+        """The last losses that were checked and on the host, each with its step."""
+        rows = [(step, [part for part in parts if isinstance(part, float)]) for step, parts in self.recent]
+        return [(step, math.fsum(row)) for step, row in rows if all(map(math.isfinite, row))]
 
     def read_loss(self) -> float | None:
         """The loss of the last step done, as its record would have it; None where it is not known, or not to be had."""

@@ -90,7 +90,7 @@ class LossWatch:
                 value = losses.item()
                 fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._is_suspicious(value))
                 if fine:
-                    state.attended = state.step + 1  # up to here the weights were good
+                    state.attended = state.step + 1
             elif single and not self._plan.deaf:
                 self._send_from_device(self._loss_of(losses))
         finally:

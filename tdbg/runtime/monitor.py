@@ -16,6 +16,7 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -26,7 +27,7 @@ from tdbg.core.guard import set_guard_contexts
 from tdbg.core.profiling import MAX_STEPS
 from tdbg.runtime.alarm import Alarm, Attention
 from tdbg.runtime.budget import Budget
-from tdbg.runtime.calibration import measure_overhead
+from tdbg.runtime.calibration import COUNTED_BATCH, measure_overhead
 from tdbg.runtime.change_watch import ChangeWatch
 from tdbg.runtime.cost_reports import CostReports
 from tdbg.runtime.deferred_reads import Then
@@ -49,7 +50,8 @@ from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.root_search import RootSearch, is_anything_compiled
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
-from tdbg.runtime.torch_compat import MISSING, active_modes, set_eval_frame, subclasses_aside
+from tdbg.runtime.tensors import find_bad_values
+from tdbg.runtime.torch_compat import MISSING, active_modes, is_update_nested, set_eval_frame, subclasses_aside
 from tdbg.runtime.training_hooks import TrainingHooks
 
 SKIPPED_STREAK = 5  # updates in a row, after which a few steps are on record
@@ -147,6 +149,7 @@ class Monitor(State):
                 "skipped_step": overhead.skipped_s,
                 "unchecked_step": overhead.unchecked_s,
                 "counting": overhead.turn_s,
+                "counted_batch": COUNTED_BATCH * overhead.entry_s,
             }
             | dict.fromkeys(
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
@@ -440,11 +443,27 @@ class Monitor(State):
         """Gradients have been clipped; ``total`` is their norm before."""
         self.dispatch("clip_ended", time.perf_counter(), total)
 
+    def clip_failed(self, parameters: list[Tensor], watched: bool) -> None:
+        """Clipping has raised, as it does with ``error_if_nonfinite``: bad gradients are reported as if it had returned.
+
+        watched: `clip_begins` was true.
+        """
+        begun = time.perf_counter()
+        gradients = (parameter.grad for parameter in parameters)
+        if any(gradient is not None and find_bad_values(gradient) is not None for gradient in gradients):
+            if not watched:
+                self.dispatcher.dispatch("clip_begins", parameters)
+            self.dispatcher.dispatch("clip_ended", torch.full((), math.nan, device="cpu", dtype=torch.float32))
+        self.budget.charge("clip_ended", time.perf_counter() - begun)
+
     # updates and steps
 
     def update_begins(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
-        if not self.active or self.in_update not in (None, optimizer) or self.optimizers.is_rehearsal(optimizer):
+        if not self.active or self.optimizers.is_rehearsal(optimizer):
+            return
+        # One that raised has not ended.
+        if self.in_update not in (None, optimizer) and (self.update_thread != get_ident() or is_update_nested()):
             return
         if self.duty.for_calls:
             self.duty.training_continues()

@@ -1,5 +1,6 @@
 """Where one process stands in its run: what the monitor, its parts and the probes read of each other."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdbg.runtime.compiler import hide_from_compiler
 from tdbg.runtime.identity_keys import IdentityKeys
 
 
@@ -24,7 +26,7 @@ class State:
     def reset_state(self) -> None:
         """A new process, in which nothing was seen yet."""
         self.step = 0
-        self.attended = 0  # the last step that was more than counted
+        self.attended = 0  # the last step that was more than counted: the weights that its loss depends on were good
         self.skipped_in_a_row = 0  # updates that GradScaler skipped one after the other
         self.last_skipped_step = 0
         self.updates = 0  # of any optimizer
@@ -43,7 +45,7 @@ class State:
         self.clipped_badly = 0  # so many gradients have just been clipped by a norm that is not finite
         self.scaling = False  # a GradScaler scaled a loss in this step
         self.last_full = True  # all gradients of the last step were looked at
-        self.in_update: Optimizer | None = None
+        self._in_update: weakref.ref[Optimizer] | None = None
         self.update_thread = 0  # the thread that began it
         self.trained_roots_in_train_mode: IdentityKeys[nn.Module, None] = IdentityKeys()  # as far as a probe has seen
         self.places_of_losses: IdentityKeys[nn.Module, str | None] = IdentityKeys()  # in what a root returns, likewise
@@ -57,6 +59,17 @@ class State:
         self.reviews_until = 0  # up to this step none is skipped, as what a step costs is measured
         self.wants_pass = False  # a probe asks that the next evaluation pass is looked at as the first is
         self.inspects_pass = False  # the first evaluation pass is looked at, and the updates that follow it
+
+    @property
+    @hide_from_compiler
+    def in_update(self) -> Optimizer | None:
+        """The optimizer whose step has begun and not ended: it runs, or has raised."""
+        return None if self._in_update is None else self._in_update()
+
+    @in_update.setter
+    @hide_from_compiler
+    def in_update(self, optimizer: Optimizer | None) -> None:
+        self._in_update = None if optimizer is None else weakref.ref(optimizer)
 
     @contextmanager
     def own_pass(self) -> Iterator[None]:

@@ -41,10 +41,12 @@ class Watcher(Protocol):
     modules: ModuleSampler
     losses: LossWatch
     local_gradients: LocalGradients
+    step: int
 
     def clip_begins(self, parameters: list[Tensor]) -> bool: ...
     def clip_glanced(self, parameters: list[Tensor], total: object) -> None: ...
     def clip_ended(self, total: object) -> None: ...
+    def clip_failed(self, parameters: list[Tensor], watched: bool) -> None: ...
     def update_begins(self, optimizer: Optimizer) -> None: ...
     def update_ended(self, optimizer: Optimizer) -> None: ...
     def suspend_probes(self, quiet: bool) -> None: ...
@@ -80,6 +82,7 @@ class TrainingHooks:
         self._trainer_id = 0
         self._has_updated = False
         self._others = 0  # entries of other threads since its last
+        self._others_since = 0  # steps done at the first of them
         self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
         self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
@@ -121,20 +124,26 @@ class TrainingHooks:
         self.monitor.handle_failure(part, error)
         self.monitor.set_active(False)
 
-    def is_elsewhere(self, updates: bool = False) -> bool:
-        """True in a thread that trains beside the one that is watched. updates: asked at an optimizer's step.
+    def is_elsewhere(self, optimizer: Optimizer | None = None) -> bool:
+        """True in a thread that trains beside the one that is watched. optimizer: asked at its step.
 
         Its backward passes write gradients while they would be read from here (a read of `Tensor.grad` beside a write
         by autograd ends the process), and its steps are not those of the run. The thread that first updates is
-        watched, until it ends or only another one trains.
+        watched, until it ends or only another one trains. While its steps are skipped, where each costs too much to be
+        asked here, another one is believed only if it steps the same optimizer.
         """
+        updates = optimizer is not None
         if get_ident() == self._trainer_id:
             self._others = 0
             self._has_updated = self._has_updated or updates
             return False
-        if self.fast_path.is_taken_elsewhere or (not updates and in_backward()):
+        if not updates and in_backward():
             return True  # in a backward pass inside another, which autograd runs in a thread of its own
+        if self.fast_path.is_taken_elsewhere and (optimizer is None or not self.monitor.optimizers.is_main(optimizer)):
+            return True
         if self._trainer is not None and self._trainer.is_alive() and (self._has_updated or not updates):
+            if self._others_since != self.monitor.step:  # the other thread has stepped, maybe on the fast path
+                self._others, self._others_since = 0, self.monitor.step
             self._others += 1
             if self._others < OTHER_THREAD_TAKES_OVER:
                 if updates:  # a backward pass alone may be one inside another, in a thread of autograd's
@@ -142,6 +151,7 @@ class TrainingHooks:
                         "threads", "several threads train: tdbg watches one at a time, the first that made an update"
                     )
                 return True
+        self.fast_path.stop_skipping()
         self._trainer, self._trainer_id, self._has_updated, self._others = current_thread(), get_ident(), updates, 0
         return False
 
@@ -160,7 +170,7 @@ class TrainingHooks:
         guard = self._step
 
         def call_target(optimizer: Optimizer) -> None:
-            if not is_capturing() and not self.is_elsewhere(updates=True):
+            if not is_capturing() and not self.is_elsewhere(optimizer):
                 target(optimizer)
 
         def call_guarded(optimizer: Optimizer) -> None:
@@ -266,20 +276,28 @@ class TrainingHooks:
             ):
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
-                parameters = list(parameters)  # a generator must not be used up by looking
-            clipped = [parameters] if isinstance(parameters, Tensor) else parameters
-            if call_outside_compiler(guard.call_guarded, monitor.clip_begins, clipped):
+                # A generator must not be used up by looking; of one that is already, torch warns.
+                parameters = list(parameters) or parameters
+            clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            watched = bool(call_outside_compiler(guard.call_guarded, monitor.clip_begins, clipped))
+            try:
                 total = original(parameters, *args, **kwargs)
+            except RuntimeError:  # of a norm that is not finite, maybe
+                call_outside_compiler(guard.call_guarded, monitor.clip_failed, clipped, watched)
+                raise
+            if watched:
                 call_outside_compiler(guard.call_guarded, monitor.clip_ended, total)
             else:
-                total = original(parameters, *args, **kwargs)
                 call_outside_compiler(guard.call_guarded, monitor.clip_glanced, clipped, total)
             return total
 
         hide_from_compiler(clip)
 
         def check_clipped_norm(clipped: list[Tensor], total: object) -> None:
-            call_outside_compiler(guard.call_guarded, monitor.clip_glanced, clipped, total)
+            if total is None:
+                call_outside_compiler(guard.call_guarded, monitor.clip_failed, clipped, False)
+            else:
+                call_outside_compiler(guard.call_guarded, monitor.clip_glanced, clipped, total)
 
         return self.fast_path.around_clip(original, clip, check_clipped_norm)
 

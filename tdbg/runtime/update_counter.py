@@ -1,6 +1,7 @@
 """Steps of which nothing is seen but the update: what a loop of half a millisecond can afford."""
 
 import time
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import TypeAlias
@@ -14,15 +15,22 @@ CLOCK_STEPS = 8  # so many are counted from one look at the clock to the next; a
 Hook: TypeAlias = Callable[[Optimizer, tuple[object, ...], dict[str, object]], None]
 
 
+@hide_from_compiler
+def _name_none() -> None:
+    """Where nothing is counted."""
+
+
 class UpdateCounter:
     """Counts some updates of one optimizer instead of calling the usual hooks, and keeps `State` up to date.
 
     In a loop of half a millisecond the usual hooks cost 4 us a step even if each returns at once, as the program has
-    driven them out of the caches; these touch less, and cost 1 to 2 us. They stand in torch's tables for good: what was
-    compiled with an optimizer's hooks would be compiled again if they changed.
+    driven them out of the caches; these touch less, and cost 1 to 2 us. They stand in torch's tables until tdbg is
+    taken away: what was
+    compiled with an optimizer's hooks would be compiled again if they changed. The optimizer is not kept alive.
 
     hook_before_update, hook_after_update: of each update of any optimizer.
-    before, after: the usual hooks. done: called after the last of the updates, or when it is late. strange: called after
+    before, after: the usual hooks. done: called after the last of the updates, or
+    after one past the time that was given. strange: called after
     an update of any other optimizer, or of this one in another thread.
     """
 
@@ -33,7 +41,7 @@ class UpdateCounter:
         self, state: State, before: Hook, after: Hook, done: Callable[[], None], strange: Callable[[Optimizer], None]
     ) -> None:
         self._steps = 0
-        main: Optimizer | None = None
+        main: Callable[[], Optimizer | None] = _name_none
         left, end, thread = 0, 0.0, 0
 
         @trace_as_nothing
@@ -46,7 +54,7 @@ class UpdateCounter:
             nonlocal left
             if left <= 0:
                 after(optimizer, args, kwargs)
-            elif optimizer is main and get_ident() == thread:
+            elif optimizer is main() and get_ident() == thread:
                 state.step += 1
                 state.updates += 1
                 left -= 1
@@ -60,7 +68,8 @@ class UpdateCounter:
             """Count these from now on; return how many of those before did not come."""
             nonlocal main, left, end, thread
             missing = left
-            main, end, thread, left = optimizer, until, get_ident(), steps
+            main = _name_none if optimizer is None else weakref.ref(optimizer)
+            end, thread, left = until, get_ident(), steps
             return missing
 
         self.hook_before_update, self.hook_after_update, self._expect = hook_before_update, hook_after_update, expect

@@ -14,6 +14,7 @@ from tests.e2e.conftest import Result, Runner
 KINDS = [
     *("whole", "submodule.evaluated", "loss.break", "whole.dynamic.evaluated", "step.break"),
     *("method.fullgraph", "evaluation.aot_eager", "forward.late", "optimizer.late"),
+    "step.late.clipped",
 ]
 ORDERS = {"basic": KINDS, "advanced": KINDS[4:] + KINDS[:4], "extreme": KINDS[::-1]}
 # Without the allowance, steps are skipped by the time that a late kind is compiled.

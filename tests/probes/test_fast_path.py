@@ -1,23 +1,26 @@
 """Steps on the fast path: what is seen in them all the same, and what leaves it."""
 
+import gc
 import math
 import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import optimizer as optimizer_module
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tdbg.core.events import Trigger
 from tdbg.core.step_anomalies import WARM_RECORDS
 from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY, SKIPPED_STEPS
 from tdbg.runtime.fast_path import SPARE_PASSES
+from tdbg.runtime.training_hooks import OTHER_THREAD_TAKES_OVER
 from tdbg.runtime.update_counter import CLOCK_STEPS
 from tests.probes.conftest import Watch
 
@@ -644,3 +647,150 @@ def test_stop_before_update_has_each_loss_checked(start_watch: Start, monkeypatc
     for number in range(MAX_CHECK_EVERY):
         program.run_step()
         assert program.monitor.attended == done + number + 1
+
+
+class _Rows(Program):
+    """A training whose batches use one row of an embedding."""
+
+    def __init__(self, seen: Watch) -> None:
+        super().__init__(seen)
+        self.model = nn.Embedding(10, 1)  # type: ignore[assignment]
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+
+    def run_step(self, factor: float = 1.0, row: int = 0) -> float:
+        self.optimizer.zero_grad()
+        loss = self.model(torch.tensor([row])).square().mean() * factor + 1.0
+        loss.backward()
+        self.optimizer.step()
+        return float(loss.detach())
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+@pytest.mark.parametrize("more", [1, 6])
+def test_weights_that_later_losses_do_not_show_are_reported_at_the_end(fast_watch: Watch, more: int) -> None:
+    """A counted step makes one row bad, which the batches of the checked steps do not use."""
+    program = _Rows(fast_watch)
+    fast_watch.monitor.budget.allowance_s = 0.0
+    program.enter_fast_path(left=MAX_CHECK_EVERY, warm=False)
+    for number in range(MAX_CHECK_EVERY + more):
+        is_bad = number == 5
+        program.run_step(math.nan if is_bad else 1.0, row=7 if is_bad else 0)
+    program.monitor.finish_run()
+    (found,) = fast_watch.bad_values
+    assert "or earlier" in found.note and max(found.step, found.until) == program.monitor.step
+
+
+def raise_error(*args: object) -> None:
+    raise MemoryError("planted")
+
+
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_an_update_that_raised_does_not_hide_those_of_another_optimizer(fast_watch: Watch, is_fast: bool) -> None:
+    """An update runs out of memory, and the program tries again with another model, without a DataLoader."""
+    program, monitor = Program(fast_watch), fast_watch.monitor
+    if is_fast:
+        program.enter_fast_path()
+    program.optimizer.register_step_pre_hook(raise_error)
+    with pytest.raises(MemoryError):
+        program.run_step()
+    before, first = monitor.step, weakref.ref(program.optimizer)
+    program = Program(fast_watch)
+    gc.collect()
+    assert first() is None, "nothing of ours keeps what the program has given up"
+    for _ in range(40):
+        program.run_step()
+    assert monitor.step - before >= 20  # the second takes over in between
+    assert not fast_watch.failures
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_counting_keeps_no_model_alive(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    optimizer, weight = weakref.ref(program.optimizer), weakref.ref(program.model.weight)
+    del program
+    gc.collect()
+    assert (optimizer(), weight()) == (None, None)
+
+
+@pytest.mark.parametrize("way", ["whole", "skipped", "counted"])
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_torch_warns_of_a_generator_of_parameters_that_is_used_up(fast_watch: Watch, way: str) -> None:
+    program = Program(fast_watch) if way == "whole" else ClippedProgram(fast_watch)
+    if isinstance(program, ClippedProgram):
+        program.enter_unchecked_steps()
+    if way == "counted":
+        program.run_step()
+        assert fast_watch.monitor.fast_path.is_counting
+    with pytest.warns(UserWarning, match="empty generator"):
+        torch.nn.utils.clip_grad_norm_((one for one in ()), 1.0)
+
+
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_clipping_that_raises_has_its_bad_gradients_named(fast_watch: Watch, is_fast: bool) -> None:
+    program = Program(fast_watch)
+    if is_fast:
+        program.enter_fast_path()
+    else:
+        program.run_step()
+    program.optimizer.zero_grad()
+    program.model(torch.ones(2, 4)).sum().backward()
+    assert program.model.weight.grad is not None
+    program.model.weight.grad[0, 0] = math.nan
+    with pytest.raises(RuntimeError, match="non-finite"):
+        torch.nn.utils.clip_grad_norm_(program.model.parameters(), 1.0, error_if_nonfinite=True)
+    program.monitor.finish_run()
+    (found,) = fast_watch.bad_values
+    assert (found.step, found.kind, found.parameter) == (program.monitor.step + 1, "nan", "weight")
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_training_that_moves_to_another_thread_is_counted_on(fast_watch: Watch) -> None:
+    """As with `asyncio.to_thread`: the first thread stays alive, and trains no more."""
+    program = enter_counted_steps(fast_watch)
+    program.postpone_return()
+    before = program.monitor.step
+    thread = threading.Thread(target=lambda: [program.run_step() for _ in range(3 * OTHER_THREAD_TAKES_OVER)])
+    thread.start()
+    thread.join()
+    assert program.monitor.step - before >= 2 * OTHER_THREAD_TAKES_OVER
+
+
+class _Counts(IterableDataset[int]):
+    """Numbers, whose loader knows no length."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.most))
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+@pytest.mark.parametrize("workers", [0, 1], ids=["in the process", "workers that stay"])
+def test_batches_taken_while_steps_are_counted_are_known(fast_watch: Watch, workers: int) -> None:
+    """Of each the position and the epoch, and the batch itself, which a report of bad values keeps."""
+    program = enter_counted_steps(fast_watch)
+    probe = fast_watch.monitor.find_probe("loader-wait")
+    loader = DataLoader(_Counts(8), batch_size=2, num_workers=workers, persistent_workers=workers > 0)
+    for epoch in range(2):
+        for number, batch in enumerate(loader, 1):
+            assert (probe._taken, probe.epoch) == (number, epoch)
+            assert probe.batch is batch
+            program.postpone_return()
+            program.run_step()
+    assert fast_watch.monitor.fast_path.is_counting, "or nothing was tried"
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_another_loader_while_steps_are_counted_is_another_pass(fast_watch: Watch) -> None:
+    program = enter_counted_steps(fast_watch)
+    probe = fast_watch.monitor.find_probe("loader-wait")
+    train, other = iter(DataLoader(_Counts(40))), iter(DataLoader(_Counts(40)))
+    for number in range(1, 5):
+        next(train)
+        assert (probe._taken, probe.epoch) == (number, 0)
+        next(other)
+        assert probe._taken == number
+        program.postpone_return()
+        program.run_step()
+    assert probe._passes.keys() == {id(one._dataset) for one in (train, other)}

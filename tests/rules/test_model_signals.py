@@ -285,6 +285,17 @@ def test_models_that_are_trained_one_after_the_other_are_judged_each(
     assert run.judge_codes() == codes
 
 
+def test_the_last_losses_are_those_of_the_steps_they_name(one_rank: Any) -> None:
+    """Most steps of a fast run are only counted, so that its last hundred losses reach far back: to the model before."""
+    run, rank = one_rank
+    first, second = list(iter_steps(draw_flat, 100)), list(iter_steps(draw_flat, 110))[100:]
+    run.emit_events(
+        rank, CROSS_ENTROPY, Params(names=["a"], numel=[4]), *first, Params(names=["a"], numel=[9]), *second
+    )
+    run.emit_events(rank, End(step=320, recent_losses=[GUESSING] * 100, recent_steps=range(20, 320, 3)))
+    assert run.judge_codes() == []
+
+
 def draw_falling(noise: random.Random, step: int) -> float:
     return GUESSING - 0.0015 * step + noise.gauss(0.0, 0.05)
 

@@ -285,8 +285,17 @@ class Rank:
         loss = number(guard("last loss").call_guarded(last.read_loss))
         reason = "exception" if failed else "exit"
         loss_step = last.step if loss is not None else 0
-        recent = [float(f"{value:.6g}") for value in guard("recent losses").call_guarded(last.read_recent) or ()]
-        self.me.emit(End(step=self.monitor.step, reason=reason, loss=loss, loss_step=loss_step, recent_losses=recent))
+        recent = guard("recent losses").call_guarded(last.read_recent) or []
+        self.me.emit(
+            End(
+                step=self.monitor.step,
+                reason=reason,
+                loss=loss,
+                loss_step=loss_step,
+                recent_losses=[float(f"{value:.6g}") for _, value in recent],
+                recent_steps=[step for step, _ in recent],
+            )
+        )
 
     def _emit_cost(self) -> None:
         cost = self.monitor.build_cost()

@@ -187,9 +187,9 @@ class FirstBad(Probe):
             self._check_last_weights()
 
     def _check_last_weights(self) -> None:
-        """Where the last losses of the run were not checked: report weights that are bad."""
+        """Where not all losses of the run were checked: report weights that are bad."""
         monitor = self.monitor
-        is_known = monitor.bad_seen or not monitor.duty.counted_steps or monitor.step <= monitor.attended
+        is_known = monitor.bad_seen or not monitor.duty.counted_steps
         if not is_known and device_idle() and (bad := self._list_bad_weights()):
             event, found = self._build_event(monitor.step), find_bad_values(bad[0])
             event.kind = found.kind if found else ""
@@ -396,6 +396,13 @@ class FirstBad(Probe):
         event.bad_params, event.bad_param_count = bad_names[:MAX_NAMES], len(bad)
         event.origin = "here" if monitor.world_size == 1 else "unknown"
         event.weights, event.how = "updated", "check"
+        self._explain_weights(event, bad, bad_names)
+        if monitor.duty.counted_steps and not any(map(_is_all_bad, bad)):
+            event.note = _join_notes(event.note, "or earlier: only a part is bad, which the batches since may not use")
+
+    def _explain_weights(self, event: NonFinite, bad: list[nn.Parameter], bad_names: list[str]) -> None:
+        """How far back the steps were watched, and whether a gradient or the update made the weights bad."""
+        monitor = self.monitor
         if monitor.step > monitor.attended:
             event.step = monitor.step
             self._from_unwatched(event)
@@ -494,6 +501,11 @@ def _format_finite_note() -> str:
 def _join_notes(text: str, note: str) -> str:
     """Both, if there is a note already."""
     return f"{text}; {note}" if note else text
+
+
+def _is_all_bad(tensor: torch.Tensor) -> bool:
+    """True if none of the values is finite."""
+    return not bool(torch.isfinite(local_elements(tensor.detach())).any())
 
 
 def _fill_bad_values(event: NonFinite, bad: Bad) -> None:
