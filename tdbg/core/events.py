@@ -424,7 +424,10 @@ class End(Event):
         "losses of the last steps whose losses were checked, at most 100, recorded or not; only those already on the host",
         factory=list,
     )
-    recent_steps: list[int] = doc("step of each of them; empty in older runs: the last steps", factory=list)
+    recent_steps: list[int] = doc(
+        "step of each loss in recent_losses; empty in runs of older versions, whose losses are those of the last steps",
+        factory=list,
+    )
 
 
 @event_type

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
 
 
+CLOCK_BATCHES = 8  # while steps are only counted, the whole way is taken by one batch in so many
 MAX_INTERRUPTIONS = 8  # of stretches without hooks, for passes that may turn out not to be evaluation
 
 
@@ -42,7 +43,7 @@ class LoaderWait(Probe):
         self._passes: dict[int, int] = {}  # id of the dataset -> passes begun
         self._now: tuple[int | None, int | None] = (None, None)  # the epoch, and how many batches it has
         self._taken: int | None = None  # of its batches
-        self._booked = 0  # of those
+        self._unbooked = 0  # batches taken while steps were only counted, whose cost is not booked yet
         self._key: int | None = None  # of the dataset whose batch came last,
         self._trains: int | None = None  # and of the one that last fed a training step
         self._iterator: weakref.ref[BatchIterator] | None = None  # of the pass that began last
@@ -73,9 +74,10 @@ class LoaderWait(Probe):
         def __next__(iterator: "BatchIterator") -> object:
             if (
                 fast_path.is_counting
+                and iterator._num_yielded
+                % CLOCK_BATCHES  # not the first: with workers that stay a pass is no new object
                 and self._iterator is not None
                 and self._iterator() is iterator
-                and iterator._num_yielded > 0  # with workers that stay, the next pass is the same object
                 and len(dispatcher.subscribers["batch_taken"]) == 1
             ):
                 try:
@@ -84,6 +86,7 @@ class LoaderWait(Probe):
                     drop_own_frames(error)
                     raise
                 self.batch, self._taken = batch, iterator._num_yielded
+                self._unbooked += 1
                 return batch
             try:
                 begun = time.perf_counter()
@@ -128,8 +131,8 @@ class LoaderWait(Probe):
 
     def _note_taken(self, taken: int) -> None:
         """Book what those cost that were taken since the last time, while steps were only counted."""
-        self.monitor.budget.book_times("counted_batch", (self._taken or 0) - self._booked)
-        self._taken = self._booked = taken
+        self.monitor.budget.book_times("counted_batch", self._unbooked)
+        self._taken, self._unbooked = taken, 0
 
     def _taken_unwatched(self, begun: float, *taken: Any) -> None:
         """The same in a stretch that is hardly watched, in fewer steps than `Monitor.dispatch` takes."""

@@ -1,9 +1,10 @@
 """Staying invisible to torch.compile: no extra frame, graph or break comes from tdbg's hooks.
 
 Two cases. A hook traced into a compiled region sees ``torch.compiler.is_compiling()`` and is a constant
-nothing; it asks that first, as whatever it reads of ours before becomes a guard, and a recompile once it changes. A hook that runs in Python while the compiler watches for frames (a compiled root that carries
-hooks, a half-compiled step function) would have its own frames compiled: its code is marked to be
-skipped, and the watching is suspended while tdbg's code runs.
+nothing; it asks that first, as whatever it reads of ours before becomes a guard, and a recompile once it changes. A
+hook that runs in Python while the compiler watches for frames (a compiled root that carries hooks, a half-compiled step
+function) would have its own frames compiled: its code is marked to be skipped, and the watching is suspended while tdbg's
+code runs. A wrapper must not carry an attribute that the compiler reads: `functools.wraps` of a program would copy it.
 Tests pin the counts; where torch has no such functions the guard remains.
 """
 
@@ -51,12 +52,6 @@ def trace_as_nothing(hook: Hidden) -> Hidden:
 
 def _do_nothing(*args: object) -> None:
     """What is traced in the place of a hook."""
-
-
-def trace_as_original(wrapper: Hidden, original: object) -> Hidden:
-    """Have the compiler trace the function that a wrapper of ours stands for, and read nothing of the wrapper."""
-    setattr(wrapper, TRACED_INSTEAD, original)
-    return hide_from_compiler(wrapper)
 
 
 @hide_from_compiler

@@ -17,7 +17,7 @@ from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.alarm import Attention
 from tdbg.runtime.code_places import TORCH
-from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, trace_as_nothing, trace_as_original
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, trace_as_nothing
 from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss, is_small_loss
@@ -57,6 +57,12 @@ def has_same_arguments(original: Callable[..., object], wrapper: Callable[..., o
         return False
     theirs, ours = (inspect.signature(one).parameters.values() for one in (original, wrapper))
     return [(one.name, one.kind, one.default) for one in theirs] == [(one.name, one.kind, one.default) for one in ours]
+
+
+@hide_from_compiler
+def is_norm_error(error: BaseException) -> bool:
+    """True for what `clip_grad_norm_` raises with ``error_if_nonfinite``; other errors (a device's) say nothing of the norm."""
+    return type(error) is RuntimeError and "non-finite" in str(error)
 
 
 class FastPath:
@@ -326,7 +332,7 @@ class FastPath:
             inputs: Any = None,
         ) -> object:
             try:
-                if self._passes_left > 0:
+                if not is_compiling() and self._passes_left > 0:  # in this order: see compiler.py
                     self._passes_left -= 1
                     return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
                 if is_skipped(tensors):
@@ -338,7 +344,7 @@ class FastPath:
 
         def backward_of_any_kind(tensors: Any, *args: object, **kwargs: object) -> object:
             try:
-                if self._passes_left > 0:
+                if not is_compiling() and self._passes_left > 0:  # in this order: see compiler.py
                     self._passes_left -= 1
                     return original(tensors, *args, **kwargs)
                 if is_skipped(tensors):
@@ -348,7 +354,7 @@ class FastPath:
                 drop_own_frames(error)
                 raise
 
-        return trace_as_original(backward if has_same_arguments(original, backward) else backward_of_any_kind, original)
+        return hide_from_compiler(backward if has_same_arguments(original, backward) else backward_of_any_kind)
 
     def around_clip(
         self,
@@ -358,7 +364,8 @@ class FastPath:
     ) -> Callable[..., object]:
         """Return `clip_grad_norm_` that checks the norm here while steps are skipped, else by ``whole_path``.
 
-        glance: called with the parameters and a norm that is not finite, or cannot be read; None where clipping raised.
+        glance: called with the parameters and a norm that is not finite, or cannot be read; where clipping raised because
+        of the norm it is None, and in a counted step the parameters are not known.
         """
 
         def check_norm(parameters: list[Tensor], total: Any) -> None:
@@ -387,14 +394,20 @@ class FastPath:
             listed = parameters if type(parameters) is list else [parameters]
             try:
                 total = original(parameters, *args, **kwargs)
-            except RuntimeError:
-                check_norm(listed, None)
+            except RuntimeError as error:
+                if is_norm_error(error):
+                    check_norm(listed, None)
                 raise
             check_norm(listed, total)
             return total
 
+        def report_counted(error: BaseException) -> None:
+            if not is_compiling() and self.is_counting and is_norm_error(error):
+                check_norm([], None)
+
         hide_from_compiler(check_norm)
         hide_from_compiler(clip_anyhow)
+        hide_from_compiler(report_counted)
 
         def clip_grad_norm_(
             parameters: Any,
@@ -404,24 +417,26 @@ class FastPath:
             foreach: Any = None,
         ) -> object:
             try:
-                if self.is_counting:
+                if not is_compiling() and self.is_counting:
                     return original(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
                 return clip_anyhow(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
             except BaseException as error:
+                report_counted(error)
                 drop_own_frames(error)
                 raise
 
         def clip_of_any_kind(parameters: Any, *args: object, **kwargs: object) -> object:
             try:
-                if self.is_counting:
+                if not is_compiling() and self.is_counting:
                     return original(parameters, *args, **kwargs)
                 return clip_anyhow(parameters, *args, **kwargs)
             except BaseException as error:
+                report_counted(error)
                 drop_own_frames(error)
                 raise
 
-        return trace_as_original(
-            clip_grad_norm_ if has_same_arguments(original, clip_grad_norm_) else clip_of_any_kind, original
+        return hide_from_compiler(
+            clip_grad_norm_ if has_same_arguments(original, clip_grad_norm_) else clip_of_any_kind
         )
 
     @trace_as_nothing

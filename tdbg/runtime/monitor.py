@@ -50,7 +50,6 @@ from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.root_search import RootSearch, is_anything_compiled
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
-from tdbg.runtime.tensors import find_bad_values
 from tdbg.runtime.torch_compat import MISSING, active_modes, is_update_nested, set_eval_frame, subclasses_aside
 from tdbg.runtime.training_hooks import TrainingHooks
 
@@ -444,16 +443,18 @@ class Monitor(State):
         self.dispatch("clip_ended", time.perf_counter(), total)
 
     def clip_failed(self, parameters: list[Tensor], watched: bool) -> None:
-        """Clipping has raised, as it does with ``error_if_nonfinite``: bad gradients are reported as if it had returned.
+        """Clipping has raised because of the norm (``error_if_nonfinite``): bad gradients are reported as if it had returned.
 
-        watched: `clip_begins` was true.
+        parameters: none where they are not known: then the main optimizer's. watched: `clip_begins` was true.
         """
         begun = time.perf_counter()
-        gradients = (parameter.grad for parameter in parameters)
-        if any(gradient is not None and find_bad_values(gradient) is not None for gradient in gradients):
-            if not watched:
-                self.dispatcher.dispatch("clip_begins", parameters)
-            self.dispatcher.dispatch("clip_ended", torch.full((), math.nan, device="cpu", dtype=torch.float32))
+        main = self.optimizers.find_main()
+        if not parameters and main is not None:
+            parameters = [parameter for group in main.param_groups for parameter in group["params"]]
+        if not watched:
+            self.dispatcher.dispatch("clip_begins", parameters)
+        self.dispatcher.dispatch("clip_ended", torch.full((), math.nan, device="cpu", dtype=torch.float32))
+        self.bad_seen = False  # they touch no weight, so that a later bad value is news
         self.budget.charge("clip_ended", time.perf_counter() - begun)
 
     # updates and steps

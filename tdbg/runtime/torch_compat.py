@@ -427,7 +427,7 @@ def is_update_nested() -> bool:
     while frame.f_back is not None and steps < 2:
         frame = frame.f_back
         steps += frame.f_code is _update_code
-    return steps > 1 or _update_code is None
+    return steps != 1  # none at all: somebody else calls the hooks
 
 
 _eval_frame = _resolve_name("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tdbg.core.guard import Guard
 from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler, is_capturing
-from tdbg.runtime.fast_path import FastPath
+from tdbg.runtime.fast_path import FastPath, is_norm_error
 from tdbg.runtime.local_gradients import LocalGradients
 from tdbg.runtime.loss_watch import LossWatch
 from tdbg.runtime.module_sampler import ModuleSampler
@@ -66,6 +66,7 @@ class TrainingHooks:
 
     def __init__(self, monitor: Watcher, state: State) -> None:
         self.monitor = monitor
+        self._state = state
         self.patches = Patches()
         failed = monitor.handle_failure
         self._step = Guard("step", self._give_up)
@@ -139,9 +140,11 @@ class TrainingHooks:
             return False
         if not updates and in_backward():
             return True  # in a backward pass inside another, which autograd runs in a thread of its own
-        if self.fast_path.is_taken_elsewhere and (optimizer is None or not self.monitor.optimizers.is_main(optimizer)):
+        is_alive = self._trainer is not None and self._trainer.is_alive()
+        is_main = optimizer is not None and self.monitor.optimizers.is_main(optimizer)
+        if is_alive and not is_main and self.fast_path.is_taken_elsewhere:
             return True
-        if self._trainer is not None and self._trainer.is_alive() and (self._has_updated or not updates):
+        if is_alive and (self._has_updated or not updates):
             if self._others_since != self.monitor.step:  # the other thread has stepped, maybe on the fast path
                 self._others, self._others_since = 0, self.monitor.step
             self._others += 1
@@ -152,6 +155,7 @@ class TrainingHooks:
                     )
                 return True
         self.fast_path.stop_skipping()
+        self._state.in_update = None  # of the other thread: it has raised, or is not watched any longer
         self._trainer, self._trainer_id, self._has_updated, self._others = current_thread(), get_ident(), updates, 0
         return False
 
@@ -282,8 +286,9 @@ class TrainingHooks:
             watched = bool(call_outside_compiler(guard.call_guarded, monitor.clip_begins, clipped))
             try:
                 total = original(parameters, *args, **kwargs)
-            except RuntimeError:  # of a norm that is not finite, maybe
-                call_outside_compiler(guard.call_guarded, monitor.clip_failed, clipped, watched)
+            except RuntimeError as error:
+                if is_norm_error(error):
+                    call_outside_compiler(guard.call_guarded, monitor.clip_failed, clipped, watched)
                 raise
             if watched:
                 call_outside_compiler(guard.call_guarded, monitor.clip_ended, total)

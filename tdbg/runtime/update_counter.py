@@ -24,14 +24,13 @@ class UpdateCounter:
     """Counts some updates of one optimizer instead of calling the usual hooks, and keeps `State` up to date.
 
     In a loop of half a millisecond the usual hooks cost 4 us a step even if each returns at once, as the program has
-    driven them out of the caches; these touch less, and cost 1 to 2 us. They stand in torch's tables until tdbg is
-    taken away: what was
-    compiled with an optimizer's hooks would be compiled again if they changed. The optimizer is not kept alive.
+    driven them out of the caches; these touch less, and cost 1 to 2 us. They stay in torch's tables until tdbg is
+    detached, because what was compiled with an optimizer's hooks would be compiled again if they changed. The optimizer
+    is not kept alive.
 
-    hook_before_update, hook_after_update: of each update of any optimizer.
-    before, after: the usual hooks. done: called after the last of the updates, or
-    after one past the time that was given. strange: called after
-    an update of any other optimizer, or of this one in another thread.
+    hook_before_update, hook_after_update: of each update of any optimizer. before, after: the usual hooks.
+    done: called after the last of the updates, or after the first one past the time that was given. strange: called
+    after an update of any other optimizer, or of this one in another thread.
     """
 
     hook_before_update: Hook

@@ -1,6 +1,7 @@
 """Steps on the fast path: what is seen in them all the same, and what leaves it."""
 
 import gc
+import itertools
 import math
 import pickle
 import signal
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tdbg.core.events import Trigger
 from tdbg.core.step_anomalies import WARM_RECORDS
+from tdbg.probes.loader import CLOCK_BATCHES
 from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY, SKIPPED_STEPS
 from tdbg.runtime.fast_path import SPARE_PASSES
 from tdbg.runtime.training_hooks import OTHER_THREAD_TAKES_OVER
@@ -677,7 +679,8 @@ def test_weights_that_later_losses_do_not_show_are_reported_at_the_end(fast_watc
         program.run_step(math.nan if is_bad else 1.0, row=7 if is_bad else 0)
     program.monitor.finish_run()
     (found,) = fast_watch.bad_values
-    assert "or earlier" in found.note and max(found.step, found.until) == program.monitor.step
+    assert "may be an earlier one" in found.note and max(found.step, found.until) == program.monitor.step
+    assert (found.phase, found.parameter) == ("", ""), "no write and no update is blamed"
 
 
 def raise_error(*args: object) -> None:
@@ -725,22 +728,38 @@ def test_torch_warns_of_a_generator_of_parameters_that_is_used_up(fast_watch: Wa
         torch.nn.utils.clip_grad_norm_((one for one in ()), 1.0)
 
 
-@pytest.mark.parametrize("is_fast", [False, True])
-def test_clipping_that_raises_has_its_bad_gradients_named(fast_watch: Watch, is_fast: bool) -> None:
-    program = Program(fast_watch)
-    if is_fast:
-        program.enter_fast_path()
-    else:
+@pytest.mark.parametrize("way", ["whole", "skipped", "counted"])
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_clipping_that_raises_has_its_bad_gradients_named(fast_watch: Watch, way: str) -> None:
+    """Each time: the program leaves the batch out, so that no weight is touched."""
+    program = ClippedProgram(fast_watch)
+    if way == "whole":
         program.run_step()
-    program.optimizer.zero_grad()
-    program.model(torch.ones(2, 4)).sum().backward()
-    assert program.model.weight.grad is not None
-    program.model.weight.grad[0, 0] = math.nan
-    with pytest.raises(RuntimeError, match="non-finite"):
-        torch.nn.utils.clip_grad_norm_(program.model.parameters(), 1.0, error_if_nonfinite=True)
-    program.monitor.finish_run()
-    (found,) = fast_watch.bad_values
-    assert (found.step, found.kind, found.parameter) == (program.monitor.step + 1, "nan", "weight")
+    else:
+        program.enter_unchecked_steps()
+    if way == "counted":
+        program.run_step()
+        assert fast_watch.monitor.fast_path.is_counting
+    for number in range(1, 3):
+        program.optimizer.zero_grad()
+        program.model(torch.ones(2, 4)).sum().backward()
+        assert program.model.weight.grad is not None
+        program.model.weight.grad[0, 0] = math.nan
+        with pytest.raises(RuntimeError, match="non-finite"):
+            torch.nn.utils.clip_grad_norm_(program.model.parameters(), 1.0, error_if_nonfinite=True)
+        assert len(fast_watch.bad_values) == number
+        found = fast_watch.bad_values[-1]
+        assert (found.step, found.kind, found.parameter) == (program.monitor.step + 1, "nan", "weight")
+        program.run_step()
+
+
+def test_another_error_while_clipping_says_nothing_of_the_norm(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
+    program.model.weight.grad = torch.ones(1, 4).to_sparse()
+    with pytest.raises(RuntimeError):
+        torch.nn.utils.clip_grad_norm_(program.model.parameters(), 1.0)
+    assert not fast_watch.failures and not fast_watch.bad_values
 
 
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
@@ -794,3 +813,94 @@ def test_another_loader_while_steps_are_counted_is_another_pass(fast_watch: Watc
         program.postpone_return()
         program.run_step()
     assert probe._passes.keys() == {id(one._dataset) for one in (train, other)}
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+@pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan])
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_weights_that_no_update_has_made_bad_are_not_reported_at_the_end(
+    fast_watch: Watch, value: float, is_trained: bool
+) -> None:
+    """A mask for softmax, a bound, a part that is not used yet."""
+    program = ClippedProgram(fast_watch)
+    unused = nn.Parameter(torch.full((3,), value), requires_grad=is_trained)
+    program.model.register_parameter("unused", unused)
+    program.optimizer.add_param_group({"params": [unused]})
+    program.enter_unchecked_steps()
+    for _ in range(4):
+        program.run_step()
+    program.monitor.finish_run()
+    assert program.monitor.duty.counted_steps > 0 and not fast_watch.bad_values
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_a_part_that_later_losses_do_not_use_may_have_been_bad_for_long(fast_watch: Watch) -> None:
+    """The whole of a head that was trained for a while."""
+    program = enter_counted_steps(fast_watch)
+    head = nn.Linear(4, 1)
+    program.model.head = head
+    program.optimizer.add_param_group({"params": list(head.parameters())})
+    for number in range(2 * MAX_CHECK_EVERY):
+        program.run_step()
+        if number == 3:
+            head.weight.grad, head.weight.data = torch.full((1, 4), math.nan), torch.full((1, 4), math.nan)
+            program.model.weight.grad = None
+    head.weight.grad = torch.zeros(1, 4)  # as zero_grad(set_to_none=False) leaves it
+    program.monitor.finish_run()
+    (found,) = fast_watch.bad_values
+    assert "may be an earlier one" in found.note and found.bad_param_count == 1
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_loaders_that_are_read_in_turn_cost_what_they_cost(fast_watch: Watch) -> None:
+    """Of two at different places, one is read the short way and the other is not: their places are not compared."""
+    program = enter_counted_steps(fast_watch)
+    budget = fast_watch.monitor.budget
+    long, short = iter(DataLoader(_Counts(800))), iter(())
+    spent_s = [budget.own_s]
+    for _ in range(150):
+        next(long)
+        if next(short, None) is None:
+            short = iter(DataLoader(_Counts(7)))
+            next(short)
+        program.postpone_return()
+        program.run_step()
+        spent_s.append(budget.own_s)
+    extra_s = [after - before for before, after in itertools.pairwise(spent_s)]
+    assert min(extra_s) >= 0.0 and budget.by_part["counted_batch"] <= 300 * budget.entry_s("counted_batch")
+
+
+@pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
+def test_a_pass_without_updates_ends_the_stretch_in_time(fast_watch: Watch) -> None:
+    """As an evaluation does, of which nothing is to be lost beyond the end of the stretch."""
+    enter_counted_steps(fast_watch)
+    monitor = fast_watch.monitor
+    batches = iter(DataLoader(_Counts(40)))
+    for _ in range(2):
+        next(batches)
+    assert monitor.duty.is_away
+    monitor.duty.until = 0.0  # which is over now
+    for _ in range(CLOCK_BATCHES):
+        next(batches)
+    assert not monitor.duty.is_away
+
+
+def test_a_thread_that_takes_over_from_an_update_that_raised(fast_watch: Watch) -> None:
+    """Trials of a search, each in a thread of its own; the exception of the first keeps its optimizer alive."""
+    kept: list[BaseException] = []
+
+    def train(fails: bool) -> None:
+        program = Program(fast_watch)
+        if fails:
+            program.optimizer.register_step_pre_hook(raise_error)
+        try:
+            for _ in range(40):
+                program.run_step()
+        except MemoryError as error:
+            kept.append(error)
+
+    for fails in (True, False):
+        thread = threading.Thread(target=train, args=[fails])
+        thread.start()
+        thread.join()
+    assert kept and fast_watch.monitor.step >= 20 and not fast_watch.failures

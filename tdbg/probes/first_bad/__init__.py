@@ -187,13 +187,19 @@ class FirstBad(Probe):
             self._check_last_weights()
 
     def _check_last_weights(self) -> None:
-        """Where not all losses of the run were checked: report weights that are bad."""
+        """Where not all losses of the run were checked: report weights that updates have made bad."""
         monitor = self.monitor
-        is_known = monitor.bad_seen or not monitor.duty.counted_steps
-        if not is_known and device_idle() and (bad := self._list_bad_weights()):
+        main = monitor.optimizers.find_main()
+        if monitor.bad_seen or not monitor.duty.counted_steps or main is None or not device_idle():
+            return
+        held = [parameter for group in main.param_groups for parameter in group["params"] if parameter.requires_grad]
+        # What never had a gradient was not updated: it may be bad on purpose. Plain SGD leaves no trace of one.
+        updated = [parameter for parameter in held if parameter.grad is not None or main.state.get(parameter)]
+        bad = [parameter for parameter in updated or held if _is_bad_weight(parameter)]
+        if bad:
             event, found = self._build_event(monitor.step), find_bad_values(bad[0])
             event.kind = found.kind if found else ""
-            self._from_weights(event)
+            self._from_weights(event, bad)
             self._send_event(event)
 
     def _hold_evaluation(self, call: Call, output: object, outputs: list[torch.Tensor]) -> None:
@@ -384,29 +390,41 @@ class FirstBad(Probe):
         """Parameters of the trained roots that are not finite, as far as this rank holds them."""
         return [p for root in self.monitor.trained_roots() for p in root.parameters() if find_bad_values(p)]
 
-    def _from_weights(self, event: NonFinite) -> None:
-        """The weights are bad and the last loss was not: something between the two forward passes made them so."""
+    def _from_weights(self, event: NonFinite, bad: list[nn.Parameter] | None = None) -> None:
+        """The weights are bad and the last loss was not: something between the two forward passes made them so.
+
+        bad: which they are, if that is known.
+        """
         monitor = self.monitor
         if monitor.step == 0:
             self._from_first_weights(event)
             return
         names = monitor.find_probe("gradient-norms").model_names
-        bad = self._list_bad_weights()
+        bad = self._list_bad_weights() if bad is None else bad
         bad_names = [names.parameters.get(id(p), "") for p in bad]
         event.bad_params, event.bad_param_count = bad_names[:MAX_NAMES], len(bad)
         event.origin = "here" if monitor.world_size == 1 else "unknown"
         event.weights, event.how = "updated", "check"
-        self._explain_weights(event, bad, bad_names)
-        if monitor.duty.counted_steps and not any(map(_is_all_bad, bad)):
-            event.note = _join_notes(event.note, "or earlier: only a part is bad, which the batches since may not use")
+        may_be_older = monitor.duty.counted_steps > 0 and not self._are_all_bad(bad)
+        is_unknown = may_be_older and all(p.grad is None or find_bad_values(p.grad) is None for p in bad)
+        if is_unknown or monitor.step > monitor.attended:
+            self._from_unwatched(event)
+        else:
+            self._explain_weights(event, bad, bad_names)
+        if may_be_older:
+            event.note = _join_notes(
+                event.note, "the step may be an earlier one: losses since then may not depend on these weights"
+            )
+
+    def _are_all_bad(self, bad: list[nn.Parameter]) -> bool:
+        """True if no loss since can have been finite: all trained weights are bad, and one of them as a whole."""
+        found = set(map(id, bad))
+        trained = [p for root in self.monitor.trained_roots() for p in root.parameters() if p.requires_grad]
+        return all(id(parameter) in found for parameter in trained) and any(map(_is_all_bad, bad))
 
     def _explain_weights(self, event: NonFinite, bad: list[nn.Parameter], bad_names: list[str]) -> None:
-        """How far back the steps were watched, and whether a gradient or the update made the weights bad."""
+        """Whether a gradient of the last step, its update or something else made the weights bad."""
         monitor = self.monitor
-        if monitor.step > monitor.attended:
-            event.step = monitor.step
-            self._from_unwatched(event)
-            return
         refuted = refute_gradient(monitor, bad)
         if refuted and not update_explains(monitor.optimizers, bad):
             self._from_writing(event, bad, bad_names, refuted)
@@ -451,7 +469,8 @@ class FirstBad(Probe):
     def _from_unwatched(self, event: NonFinite) -> None:
         """The weights went bad in a step that was only counted: neither the step nor the cause is known."""
         monitor = self.monitor
-        event.step, event.until = monitor.attended + 1, monitor.step
+        is_range = monitor.step > monitor.attended
+        event.step, event.until = (monitor.attended + 1, monitor.step) if is_range else (monitor.step, 0)
         event.phase, event.tensor = "", "weights"
         event.origin = "here" if monitor.world_size == 1 else "unknown"
         recorded = monitor.hushed_at > monitor.attended
@@ -501,6 +520,14 @@ def _format_finite_note() -> str:
 def _join_notes(text: str, note: str) -> str:
     """Both, if there is a note already."""
     return f"{text}; {note}" if note else text
+
+
+def _is_bad_weight(weight: torch.Tensor) -> bool:
+    """True for one that is not finite, but for a mask of -inf. Cost: a sum, and an exact look where that is not finite."""
+    if not is_checkable(weight) or _is_finite(as_real(local_elements(weight.detach())).sum(dtype=torch.float32)):
+        return False
+    found = find_bad_values(weight)
+    return found is not None and not found.only_minus_inf
 
 
 def _is_all_bad(tensor: torch.Tensor) -> bool:
