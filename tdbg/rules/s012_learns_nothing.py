@@ -84,8 +84,8 @@ class LearnsNothing(ObservingRule[_State]):
 
     Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch
     for a warning, or 150 where the loss is far above. 16 losses: those on record, and at the end the last 100
-    that were checked. A rate that still rises (warm-up), and a loss of several terms, are left alone; a loss that is far
-    above also where several optimizers have been used, as in a GAN.
+    that were checked. A rate that still rises (warm-up), and a loss of several terms, are left alone; a loss that
+    is far above also where several optimizers have been used, as in a GAN.
     """
 
     code = "TD-S012"
