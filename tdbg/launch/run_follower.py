@@ -155,6 +155,18 @@ class Follower:
             verb = "hangs" if len(hung) == 1 else "hang"
             print_messages(f"{format_ranks(hung)} {verb} and did not respond to Ctrl-C: killed (SIGKILL)")
 
+    def await_ranks(self, patience_s: float) -> None:
+        """After Ctrl-C, wait for ranks that go on although the command has ended, and end those that hang.
+
+        The parent of spawned ranks may hear the signal before they do, or end at a second one.
+        """
+        until = time.monotonic() + patience_s
+        while any(find_live_owner(process.path) for process in self.run.list_processes()):
+            if time.monotonic() >= until:
+                self.end_hung_ranks()
+                return
+            time.sleep(POLL_S)
+
     def finish_run(self, exit_code: int | None) -> Verdict:
         """Read what is left, judge, print the verdict and write report.json.
 

@@ -88,6 +88,13 @@ class Child:
 
         return become_command
 
+    @property
+    def patience_with_ranks_s(self) -> float:
+        """Seconds for which ranks may go on after Ctrl-C, of those that the command has left behind; 0 without Ctrl-C."""
+        if not self._ending_since or self.end_hung_ranks is None:
+            return 0.0
+        return max(self._ending_since + HUNG_END_S - time.monotonic(), 0.0)
+
     def wait_for_exit(self) -> int:
         """Pass signals on until the command has ended; returns its code, or minus the signal's number."""
         try:

@@ -82,6 +82,20 @@ def test_one_who_goes_on_is_a_note(watched_runner: Runner) -> None:
 
 
 @pytest.mark.cold
+def test_after_ctrl_c_the_verdict_waits_for_ranks_that_the_command_left_behind(start_run: Start) -> None:
+    run = start_run(build_program_command("leaves_ranks"), '"rank": 1')
+    supervisor = json.loads((run / "run.json").read_text(encoding="utf-8"))["supervisor"]["pid"]
+    begun = time.monotonic()
+    os.killpg(os.getpgid(supervisor), signal.SIGINT)  # as a terminal does
+    while not (run / "report.json").exists():
+        assert time.monotonic() - begun < 25.0, (run.parent / "out.txt").read_text()
+        time.sleep(0.02)
+    assert time.monotonic() - begun >= 2.0
+    assert [one for one in RunDir(run).list_processes() if find_live_owner(one.path)] == []
+    assert "SIGKILL" not in (run.parent / "out.txt").read_text()
+
+
+@pytest.mark.cold
 @pytest.mark.parametrize("start", ["torchrun", "spawn"])
 def test_ctrl_c_ends_a_job_that_hangs_before_torchrun_would(start_run: Start, start: str) -> None:
     """torchrun by itself waits for 30 s for a rank that does not hear the signal; here it is some 10 s on a quiet machine."""
