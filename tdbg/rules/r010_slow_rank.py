@@ -27,6 +27,7 @@ WAITED = 0.5  # of the extra time must be found again as waiting in the others
 WINDOW, HITS = 12, 9  # steps on record, and those of them in which it is the same rank and phase
 BURSTS, BURST_MS, BURST_SHARE = 3, 1000.0, 0.15  # steps, what they add but for the longest, and its part of the time
 ALONE = 0.75  # of all delays
+LEAST_SHARE = 0.05  # of the time since: a rank that was slow for a while has cost less, and is a note
 PAUSE = 2.0  # times the usual delay of a rank: a pause of another one, at its start, counts as no more
 ONSET = 0.25  # of the usual extra time: what is less is noise of before
 GROWTH = 2.0
@@ -208,10 +209,11 @@ class SlowRank(Rule):
     branch on the rank, other load on its host, a CPU quota. What only rank 0 does (logging, checkpoints)
     can go into a thread.
 
-    Thresholds: 20 % of a step and 5 ms in 9 of 12 steps; 1 s and 15 % of the time in 3 steps or more. It
-    compares ranks that have the whole model: it is silent where the model is sharded or the program makes
-    groups of fewer ranks. On accelerators only the loader is compared, and only where TD-P002 finds that the
-    device runs out of work: the host's time in other phases is not the device's.
+    Thresholds: 20 % of a step and 5 ms in 9 of 12 steps; 1 s and 15 % of the time in 3 steps or more. A note
+    where the delays are less than 5 % of the time since they began. It compares ranks that have the whole
+    model: it is silent where the model is sharded or the program makes groups of fewer ranks. On accelerators
+    only the loader is compared, and only where TD-P002 finds that the device runs out of work: the host's time
+    in other phases is not the device's.
     """
 
     code = "TD-R010"
@@ -353,6 +355,7 @@ class SlowRank(Rule):
             f"{who} {'is' if is_single else 'are'} slow {where}, and {format_ranks(others)}"
             f" {'wait' if len(others) > 1 else 'waits'} for {'it' if is_single else 'them'}:"
             f" {_format_course(extra, hits, compared)}, {share:.0%} of the step time, since step {since}",
+            severity="warning" if share >= LEAST_SHARE else "info",
             first_step=since,
             rank=ranks[0],
             phase="input" if phase == "data" else "",

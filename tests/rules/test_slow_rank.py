@@ -263,6 +263,18 @@ def test_shares_are_of_the_steps_since_the_onset(make_stream):
     assert 40 <= share <= 60
 
 
+def test_a_rank_that_was_slow_for_a_moment_is_a_note(make_stream):
+    """The first steps are on record one by one, when the machine was busy; later ones are hundreds apart."""
+    run = play_ranks(
+        make_stream(),
+        lambda step, rank: ("data", 40.0 * (rank == 0 and 5 <= step < 20)),
+        steps=3000,
+        recorded=lambda step: step <= 22 or step % 500 == 0,
+    )
+    (found,) = find_slow(run)
+    assert found.severity == "info" and "0% of the step time" in found.title
+
+
 def test_what_is_thinned_out_may_hold_all_delays(monkeypatch, make_stream):
     monkeypatch.setattr(r010_slow_rank, "MAX_LOOKS", 260)
     run = play_ranks(
