@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ from tdbg.core.output import print_messages
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, find_live_owner
 from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
+from tdbg.launch.supervise import HUNG_END_S
 from tdbg.rules import matches_words
 from tdbg.rules.finding_lines import BLOCK_LINES, format_finding, format_title
 from tdbg.rules.kept_verdict import save_verdict
@@ -27,6 +29,7 @@ from tdbg.rules.verdict import Verdict
 
 PART_OFF, HANG = "TD-C005", "TD-R006"
 POLL_S = 0.25
+LEFT_RANKS_S = 15.0  # so long after Ctrl-C the verdict waits for ranks that the command has left behind
 CRITICAL_LINES = 5  # for the first that is critical, whatever lesser ones have taken
 LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
 CHUNK_BYTES = 1 << 20
@@ -155,16 +158,19 @@ class Follower:
             verb = "hangs" if len(hung) == 1 else "hang"
             print_messages(f"{format_ranks(hung)} {verb} and did not respond to Ctrl-C: killed (SIGKILL)")
 
-    def await_ranks(self, patience_s: float) -> None:
-        """After Ctrl-C, wait for ranks that go on although the command has ended, and end those that hang.
+    def await_ranks(self, since: float) -> None:
+        """Wait for ranks that go on although the command has ended by Ctrl-C, and end those that hang.
 
-        The parent of spawned ranks may hear the signal before they do, or end at a second one.
+        The parent of spawned ranks may hear the signal before they do, or end at a second one. since: when it came.
         """
-        until = time.monotonic() + patience_s
+        hung_at: float = since + HUNG_END_S
         while any(find_live_owner(process.path) for process in self.run.list_processes()):
-            if time.monotonic() >= until:
-                self.end_hung_ranks()
+            now = time.monotonic()
+            if now >= since + LEFT_RANKS_S:
                 return
+            if now >= hung_at:
+                hung_at = math.inf
+                self.end_hung_ranks()
             time.sleep(POLL_S)
 
     def finish_run(self, exit_code: int | None) -> Verdict:

@@ -240,9 +240,9 @@ class Supervision:
             self._note_child(around.child.pid)
         around.start_threads(self._run_copies, viewer)
         code = around.child.wait_for_exit()
-        if patience_s := around.child.patience_with_ranks_s:
+        if since := around.child.interrupted_at:
             with guarded("a command that has ended must not hang on tdbg", lambda error: None):
-                around.follower.await_ranks(patience_s)
+                around.follower.await_ranks(since)
         self._finish_output(around, rows)
         if around.git:
             around.git.join(GIT_PATIENCE_S)

@@ -89,11 +89,9 @@ class Child:
         return become_command
 
     @property
-    def patience_with_ranks_s(self) -> float:
-        """Seconds for which ranks may go on after Ctrl-C, of those that the command has left behind; 0 without Ctrl-C."""
-        if not self._ending_since or self.end_hung_ranks is None:
-            return 0.0
-        return max(self._ending_since + HUNG_END_S - time.monotonic(), 0.0)
+    def interrupted_at(self) -> float:
+        """When Ctrl-C came, if ranks that hang are still to be ended; else 0."""
+        return self._ending_since if self.end_hung_ranks is not None else 0.0
 
     def wait_for_exit(self) -> int:
         """Pass signals on until the command has ended; returns its code, or minus the signal's number."""

@@ -90,7 +90,7 @@ def test_after_ctrl_c_the_verdict_waits_for_ranks_that_the_command_left_behind(s
     while not (run / "report.json").exists():
         assert time.monotonic() - begun < 25.0, (run.parent / "out.txt").read_text()
         time.sleep(0.02)
-    assert time.monotonic() - begun >= 2.0
+    assert time.monotonic() - begun >= 1.0
     assert [one for one in RunDir(run).list_processes() if find_live_owner(one.path)] == []
     assert "SIGKILL" not in (run.parent / "out.txt").read_text()
 

@@ -1,4 +1,4 @@
-"""Two spawned ranks hear Ctrl-C and take two seconds to end, as if they saved something; their parent ends at once."""
+"""Two spawned ranks hear Ctrl-C and take a second to end, as if they saved something; their parent ends at once."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from torch import multiprocessing, nn
 
 
 def end_later(number: int, frame: FrameType | None) -> None:
-    time.sleep(2.0)
+    time.sleep(1.0)
     sys.exit(130)
 
 
