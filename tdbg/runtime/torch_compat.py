@@ -410,8 +410,6 @@ def norms_of(found: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[
 shows_saved_tensors = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "data")
 
 
-# The compiler
-
 # The frame of each optimizer's step, in which its hooks run
 
 _hook_step = _resolve_name(
@@ -429,6 +427,8 @@ def is_update_nested() -> bool:
         steps += frame.f_code is _update_code
     return steps != 1  # none at all: somebody else calls the hooks
 
+
+# The compiler
 
 _eval_frame = _resolve_name("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")
 set_eval_frame: Callable[[Any], object] | None = getattr(_eval_frame, "set_eval_frame", None)
