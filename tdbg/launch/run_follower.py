@@ -163,15 +163,16 @@ class Follower:
 
         The parent of spawned ranks may hear the signal before they do, or end at a second one. since: when it came.
         """
-        hung_at: float = since + HUNG_END_S
-        while any(find_live_owner(process.path) for process in self.run.list_processes()):
-            now = time.monotonic()
-            if now >= since + LEFT_RANKS_S:
-                return
-            if now >= hung_at:
-                hung_at = math.inf
-                self.end_hung_ranks()
-            time.sleep(POLL_S)
+        with contextlib.suppress(KeyboardInterrupt):  # another Ctrl-C ends the waiting alone: the verdict follows
+            hung_at: float = since + HUNG_END_S
+            while any(find_live_owner(process.path) for process in self.run.list_processes()):
+                now = time.monotonic()
+                if now >= since + LEFT_RANKS_S:
+                    return
+                if now >= hung_at:
+                    hung_at = math.inf
+                    self.end_hung_ranks()
+                time.sleep(POLL_S)
 
     def finish_run(self, exit_code: int | None) -> Verdict:
         """Read what is left, judge, print the verdict and write report.json.
