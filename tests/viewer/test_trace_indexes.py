@@ -58,8 +58,24 @@ def forbid_processes(*words: object, **more: object) -> None:
     raise AssertionError("a trace was read again")
 
 
+WAIT_AND_RUN = "import os, sys; open(sys.argv[1]).read(); os.execv(sys.argv[2], sys.argv[2:])"
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A FIFO: no process of a trace begins to read before something is written there."""
+    gate, start = tmp_path / "gate", subprocess.Popen
+    os.mkfifo(gate)
+
+    def start_behind_gate(words: list[str], **more: Any) -> "subprocess.Popen[bytes]":
+        return start([sys.executable, "-c", WAIT_AND_RUN, str(gate), *words], **more)
+
+    monkeypatch.setattr(subprocess, "Popen", start_behind_gate)
+    return gate
+
+
 def test_until_a_trace_is_read_the_answers_say_how_far_it_is(
-    asked: Client, client: Client, trace: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Client, client: Client, trace: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = asked.ask(PAGE)
     size = trace.stat().st_size
@@ -68,6 +84,7 @@ def test_until_a_trace_is_read_the_answers_say_how_far_it_is(
     for path in ("/runs/profiled/traces", "/runs/profiled/traces/flame"):
         assert asked.ask(path)["traces"] == []
     assert asked.ask(SPANS, rank=0)["spans"] == []
+    gate.write_text("now")
     read = asked.wait_for(PAGE)
     monkeypatch.setattr(trace_indexes, "LARGE_PACKED_BYTES", 1 << 30)
     assert read == client.ask(PAGE) and read["traces"]
