@@ -40,7 +40,7 @@ REPEATS = 21
 # forks later is to have. Both were measured in blocks with and without tdbg's hooks, in turn.
 REAL_CALL, AFTER_BACKWARD = 1.6, 1.3
 SKIPPED_REPEATS = 5  # twice some 4 ms at the start of every rank
-# The way there and back takes 35 to 40 us in a loop of half a millisecond, and 3 to 4 here: what is done once in 8 to 32 steps is
+# The way there and back takes 35 to 40 us in a loop of half a millisecond, and 3 to 4 here: what is done once in 8 to 128 steps is
 # in none of the caches, and costs what comes after it its place there. Measured as the two above.
 REAL_TURN = 10.0
 # Of one entry that is timed: a step that is only counted has four (two hooks, backward, clipping), which take 4 us

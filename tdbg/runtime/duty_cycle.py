@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tdbg.core.guard import Guard
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
@@ -15,17 +16,26 @@ from tdbg.runtime.state import State
 KEEPING_SHARE = 0.015  # so much of a step may go into keeping its calls, with which a bad value's origin is found,
 KEEPING_PART = 0.4  # and not more than this part of a budget that the user named
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
-SKIPPED_STEPS = 32  # so many steps in a row are skipped,
-SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
-# Skipped steps from one check to the next, powers of two: fewer do not pay for the way to a hook that only counts, and a
-# bad loss is to be found no more than so many late.
-MIN_CHECK_EVERY, MAX_CHECK_EVERY = 8, 32
+SKIPPED_STEPS = 32  # so many steps in a row are skipped, or as many as fit into a time, if that is more
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
 SHORTEST_S, LONGEST_S = 0.05, 2.0
 SMOOTHING = 0.3
 PATIENCE_S = 0.05  # the other thread is done much sooner; what a signal handler interrupted never is
+
+
+class Rarity(NamedTuple):
+    """How rarely skipped steps are looked at: as a whole after so many seconds, their loss in one of so many."""
+
+    look_s: float
+    check_every: int  # a power of two
+
+
+EACH_LOSS = Rarity(0.1, 1)
+# The first that the budget pays for. Less than 8 steps do not pay for the way to a hook that only counts; a bad loss is
+# named with the range of steps since the last check.
+RARITIES = tuple(Rarity(*one) for one in ((0.1, 8), (0.1, 16), (0.1, 32), (0.2, 32), (0.4, 32), (0.4, 64), (0.4, 128)))
 SEEN_CALLS = frozenset(("dataloader", "first-bad", "loader-wait", "memory"))  # probes that do well with some calls
 
 
@@ -117,32 +127,39 @@ class DutyCycle:
         allowed = min(KEEPING_SHARE, KEEPING_PART * budget.share) if self._strict else KEEPING_SHARE
         return keeping_s <= allowed * self._step_s
 
-    def steps_to_skip(self, now: float) -> int:
-        """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
-        return max(int(min((self.until - now) / max(self._step_s, 1e-9), self._most_skipped)), 0)
-
-    @property
-    def _most_skipped(self) -> float:
-        """Steps from one that is looked at whole to the next."""
-        return max(SKIPPED_S / max(self._step_s, 1e-9), SKIPPED_STEPS)
-
-    def compute_check_every(self, now: float) -> int:
-        """Losses of skipped steps are checked in one of so many, as the budget has it: a power of two.
-
-        In each one while the allowance lasts, and where the step's calls are kept, so that a bad loss can be located.
+    def plan_skipping(self, now: float) -> tuple[int, int]:
+        """So many steps of a stretch need not be looked at as a whole, not beyond its end, and how often their loss is
+        checked: in one of so many.
         """
-        if self._checks_all or self.keeps_calls or not self._budget.is_allowance_spent(now):
-            return 1
-        unchecked_s, checked_s = self._budget.entry_s("unchecked_step"), self._budget.entry_s("skipped_step")
-        allowed_s = self._budget.share * self._step_s
+        rarity = self._choose_rarity(now)
+        steps = min((self.until - now) / max(self._step_s, 1e-9), self._most_skipped(rarity))
+        return max(int(steps), 0), rarity.check_every
+
+    def _most_skipped(self, rarity: Rarity) -> float:
+        """Steps from one that is looked at whole to the next."""
+        return max(rarity.look_s / max(self._step_s, 1e-9), SKIPPED_STEPS)
+
+    def _choose_rarity(self, now: float) -> Rarity:
+        """Each loss is checked while the allowance lasts, and where the step's calls are kept, so that a bad loss can be
+        located; else it is as the budget has it.
+        """
+        budget = self._budget
+        if self._checks_all or self.keeps_calls or not budget.is_allowance_spent(now):
+            return EACH_LOSS
+        unchecked_s, checked_s = budget.entry_s("unchecked_step"), budget.entry_s("skipped_step")
+        allowed_s = budget.share * self._step_s
         if checked_s <= allowed_s:
-            return 1
-        allowed_s -= self._share * self._step_s / self._most_skipped  # for the step that is looked at whole
-        checking_s = checked_s - unchecked_s + self._budget.entry_s("counting")
-        every = MIN_CHECK_EVERY
-        while every < MAX_CHECK_EVERY and unchecked_s + checking_s / every > allowed_s:
-            every *= 2
-        return every
+            return EACH_LOSS
+        if "counted_batch" in budget.by_part:
+            allowed_s -= budget.entry_s("counted_batch")
+        checking_s = checked_s - unchecked_s + budget.entry_s("counting")
+        look_s = self._share * self._step_s
+
+        def is_affordable(rarity: Rarity) -> bool:
+            cost_s = unchecked_s + checking_s / rarity.check_every + look_s / self._most_skipped(rarity)
+            return cost_s <= allowed_s
+
+        return next(filter(is_affordable, RARITIES), RARITIES[-1])
 
     def training_continues(self) -> None:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""

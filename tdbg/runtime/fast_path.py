@@ -66,9 +66,9 @@ def is_norm_error(error: BaseException) -> bool:
 
 
 class FastPath:
-    """Decides at each entry into tdbg whether the rest of it can be skipped; every 33rd step takes the whole path, or one
-    every 0.1 s where that is rarer. Between two steps whose losses are checked the updates can be counted by
-    `UpdateCounter`, and nothing else is seen of those steps.
+    """Decides at each entry into tdbg whether the rest of it can be skipped; as the `DutyCycle` plans it, a step takes the
+    whole path now and then. Between two steps whose losses are checked the updates can be counted by `UpdateCounter`, and
+    nothing else is seen of those steps.
 
     Every hook and wrapper asks here first; those of the optimizers ask the counter before. What is unusual in a step that
     is not just counted (a loss that is not finite or above the bound, a jump of the learning rate, another optimizer)

@@ -601,9 +601,8 @@ class Monitor(State):
             if not (listened or self.level_overrides.has_requests or is_anything_compiled()):
                 triggers = self.find_probe("triggers")
                 bound = math.inf if triggers is None or not triggers.on else triggers.loss_bound()
-                self.fast_path.start_skipping(
-                    self.duty.steps_to_skip(now), optimizer, bound, self.duty.until, self.duty.compute_check_every(now)
-                )
+                steps, check_every = self.duty.plan_skipping(now)
+                self.fast_path.start_skipping(steps, optimizer, bound, self.duty.until, check_every)
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""

@@ -15,7 +15,7 @@ from torch import nn
 from tdbg.runtime import calibration
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
 from tdbg.runtime.calibration import work_as_programs_do
-from tdbg.runtime.duty_cycle import IDLE_CALLS, IDLE_STEPS, LONGEST_S, SHORTEST_S, DutyCycle
+from tdbg.runtime.duty_cycle import IDLE_CALLS, IDLE_STEPS, LONGEST_S, SHORTEST_S, DutyCycle, Rarity
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -164,7 +164,35 @@ def test_no_stretch_begins_while_another_ends() -> None:
 def test_so_many_steps_are_skipped_at_a_time(step_ms: float, left_s: float, steps: int) -> None:
     duty = Played().duty
     duty._step_s, duty.until = step_ms / 1000, 50.0 + left_s
-    assert duty.steps_to_skip(50.0) == pytest.approx(steps, abs=1)
+    assert duty.plan_skipping(50.0)[0] == pytest.approx(steps, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "has_loader", "expected"),
+    [
+        (2.0, False, Rarity(0.1, 1)),
+        (1.35, False, Rarity(0.1, 8)),  # 4 us, 50 us in 8 steps, and 200 us in 0.1 s, of 13.5 us
+        (1.0, False, Rarity(0.1, 16)),
+        (0.8, False, Rarity(0.1, 32)),
+        (0.65, False, Rarity(0.2, 32)),
+        (0.6, False, Rarity(0.4, 32)),
+        (0.55, False, Rarity(0.4, 64)),
+        (0.5, False, Rarity(0.4, 128)),
+        (0.3, False, Rarity(0.4, 128)),  # more than the budget, whatever is done
+        (1.0, True, Rarity(0.1, 32)),
+    ],
+)
+def test_steps_are_looked_at_as_often_as_the_budget_has_it(step_ms: float, has_loader: bool, expected: Rarity) -> None:
+    played = Played()
+    duty, budget = played.duty, played.budget
+    budget.calibrate({"unchecked_step": 4e-6, "skipped_step": 14e-6, "counting": 40e-6, "counted_batch": 2e-6})
+    duty._step_s, duty._share, duty.until = step_ms / 1000, 0.2 / step_ms, 1e6
+    budget.own_s = 10.0  # no allowance is left
+    if has_loader:
+        budget.book_times("counted_batch", 1)
+    steps, check_every = duty.plan_skipping(50.0)
+    assert check_every == expected.check_every
+    assert steps * step_ms / 1000 == pytest.approx(expected.look_s, abs=step_ms / 1000)
 
 
 def test_steps_and_calls_in_turn_go_on_with_their_stretches() -> None:
@@ -252,7 +280,7 @@ def short_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
         (2e-3, 0.0, 1),  # 16 us of 20
         (1.2e-3, 0.0, 8),  # 2 us, 59 us in 8 steps, and 120 us in 83, of 12
         (9e-4, 0.0, 16),
-        (5e-4, 0.0, 32),
+        (5e-4, 0.0, 32),  # and looks at whole steps every 0.2 s
         (5e-4, 1e3, 1),
     ],
 )
@@ -262,9 +290,9 @@ def test_losses_are_checked_as_often_as_the_budget_has_it(step_s: float, allowan
     played.budget.allowance_s = allowance_s
     played.play_steps(50, step_s, cost_s=step_s / 10)
     played.budget.charge("glance", 1.0)
-    assert played.duty.is_away and played.duty.compute_check_every(played.now) == every
+    assert played.duty.is_away and played.duty.plan_skipping(played.now)[1] == every
     played.duty.keeps_calls = True
-    assert played.duty.compute_check_every(played.now) == 1, "a bad loss can be located"
+    assert played.duty.plan_skipping(played.now)[1] == 1, "a bad loss can be located"
 
 
 def test_a_program_of_short_steps_is_watched_now_and_then(short_steps: Watch) -> None:

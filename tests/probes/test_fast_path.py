@@ -20,13 +20,14 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from tdbg.core.events import Trigger
 from tdbg.core.step_anomalies import WARM_RECORDS
 from tdbg.probes.loader import CLOCK_BATCHES
-from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY, SKIPPED_STEPS
+from tdbg.runtime.duty_cycle import SKIPPED_STEPS, Rarity
 from tdbg.runtime.fast_path import SPARE_PASSES
 from tdbg.runtime.training_hooks import OTHER_THREAD_TAKES_OVER
 from tdbg.runtime.update_counter import CLOCK_STEPS
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
+CHECK_EVERY = 32  # steps that are skipped have the loss of one in so many checked
 FAR_AWAY_S = 1e6
 
 
@@ -74,7 +75,8 @@ def start_dear_watch(
 ) -> Watch:
     """A watch that finds every glance too dear."""
     monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", keeping_share)
-    monkeypatch.setattr("tdbg.runtime.duty_cycle.SKIPPED_S", 0.0)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.EACH_LOSS", Rarity(0.0, 1))
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.RARITIES", (Rarity(0.0, CHECK_EVERY),))
     started = start_watch(max_overhead=None, **settings)
     started.monitor.budget.change_share(1e-4, time.perf_counter())
     started.monitor.budget.allowance_s = math.inf  # which pays for the check of each loss
@@ -366,7 +368,7 @@ class ClippedProgram(Program):
         """Train until the next steps are on the fast path, of which the first of 32 is checked."""
         self.monitor.budget.allowance_s = 0.0
         self.enter_fast_path(left=SKIPPED_STEPS, warm=False)
-        assert self.monitor.fast_path.steps_left == SKIPPED_STEPS and not SKIPPED_STEPS % MAX_CHECK_EVERY
+        assert self.monitor.fast_path.steps_left == SKIPPED_STEPS and not SKIPPED_STEPS % CHECK_EVERY
 
 
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
@@ -378,25 +380,25 @@ def test_without_an_allowance_one_loss_of_32_is_checked(fast_watch: Watch) -> No
     for number in range(SKIPPED_STEPS):
         program.run_step()
         assert monitor.step == done + number + 1
-        assert monitor.attended == done + number // MAX_CHECK_EVERY * MAX_CHECK_EVERY + 1
+        assert monitor.attended == done + number // CHECK_EVERY * CHECK_EVERY + 1
     program.run_step()
-    assert monitor.build_cost().unchecked_losses - before == SKIPPED_STEPS * (MAX_CHECK_EVERY - 1) // MAX_CHECK_EVERY
+    assert monitor.build_cost().unchecked_losses - before == SKIPPED_STEPS * (CHECK_EVERY - 1) // CHECK_EVERY
     assert not fast_watch.bad_values and not fast_watch.failures
 
 
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
-@pytest.mark.parametrize("at", range(MAX_CHECK_EVERY + 1))
+@pytest.mark.parametrize("at", range(CHECK_EVERY + 1))
 def test_a_bad_loss_is_named_with_the_steps_that_were_not_checked(fast_watch: Watch, at: int) -> None:
     program = ClippedProgram(fast_watch)
     program.enter_unchecked_steps()
     done = program.monitor.step
-    for number in range(MAX_CHECK_EVERY + 2):
+    for number in range(CHECK_EVERY + 2):
         program.run_step(math.nan if number == at else 1.0)
     (found,) = fast_watch.bad_values
-    if at % MAX_CHECK_EVERY == 0:
+    if at % CHECK_EVERY == 0:
         assert (found.step, found.until, found.weights) == (done + at + 1, 0, "intact")
     else:  # whether the loss or the update after it was bad in the first of them is not known
-        assert (found.step, found.until, found.weights) == (done + 2, done + MAX_CHECK_EVERY, "updated")
+        assert (found.step, found.until, found.weights) == (done + 2, done + CHECK_EVERY, "updated")
         assert "only counted these steps" in found.note
 
 
@@ -456,7 +458,7 @@ def test_a_program_that_slows_down_is_not_counted_on(fast_watch: Watch) -> None:
 @pytest.mark.parametrize("fast_watch", [0.0], ids=["away"], indirect=True)
 def test_backward_passes_without_updates_end_the_counting(fast_watch: Watch) -> None:
     program = enter_counted_steps(fast_watch)
-    passes = SPARE_PASSES * 2 * (MAX_CHECK_EVERY + 1)
+    passes = SPARE_PASSES * 2 * (CHECK_EVERY + 1)
     for _ in range(passes):
         program.model(torch.ones(2, 4)).sum().backward()
     assert not program.monitor.fast_path.is_counting
@@ -506,7 +508,7 @@ def test_without_a_loss_each_norm_is_checked(fast_watch: Watch) -> None:
         program.optimizer.step()
 
     path = program.monitor.fast_path
-    while path.steps_left < MAX_CHECK_EVERY:
+    while path.steps_left < CHECK_EVERY:
         run_step()
     for _ in range(3):
         run_step()
@@ -646,7 +648,7 @@ def test_stop_before_update_has_each_loss_checked(start_watch: Start, monkeypatc
     program = ClippedProgram(seen)
     program.enter_unchecked_steps()
     done = program.monitor.step
-    for number in range(MAX_CHECK_EVERY):
+    for number in range(CHECK_EVERY):
         program.run_step()
         assert program.monitor.attended == done + number + 1
 
@@ -673,8 +675,8 @@ def test_weights_that_later_losses_do_not_show_are_reported_at_the_end(fast_watc
     """A counted step makes one row bad, which the batches of the checked steps do not use."""
     program = _Rows(fast_watch)
     fast_watch.monitor.budget.allowance_s = 0.0
-    program.enter_fast_path(left=MAX_CHECK_EVERY, warm=False)
-    for number in range(MAX_CHECK_EVERY + more):
+    program.enter_fast_path(left=CHECK_EVERY, warm=False)
+    for number in range(CHECK_EVERY + more):
         is_bad = number == 5
         program.run_step(math.nan if is_bad else 1.0, row=7 if is_bad else 0)
     program.monitor.finish_run()
@@ -840,7 +842,7 @@ def test_a_part_that_later_losses_do_not_use_may_have_been_bad_for_long(fast_wat
     head = nn.Linear(4, 1)
     program.model.head = head
     program.optimizer.add_param_group({"params": list(head.parameters())})
-    for number in range(2 * MAX_CHECK_EVERY):
+    for number in range(2 * CHECK_EVERY):
         program.run_step()
         if number == 3:
             head.weight.grad, head.weight.data = torch.full((1, 4), math.nan), torch.full((1, 4), math.nan)

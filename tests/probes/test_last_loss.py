@@ -12,7 +12,7 @@ from streams import Stream
 from torch import Tensor, nn
 
 from tdbg.core.events import End, Step
-from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY
+from tdbg.runtime.duty_cycle import RARITIES
 
 
 def make_model() -> nn.Sequential:
@@ -115,7 +115,7 @@ def test_steps_that_the_budget_passes_over_count_too(start_watch: Any) -> None:
 def test_of_steps_that_are_not_checked_the_last_loss_is_some_steps_old(start_watch: Any) -> None:
     watched = start_watch(max_overhead=0.001)
     train_plain(200)
-    assert 200 - MAX_CHECK_EVERY < watched.monitor.losses.last.step <= 200
+    assert 200 - RARITIES[-1].check_every < watched.monitor.losses.last.step <= 200
 
 
 def test_nothing_of_the_program_is_kept_alive(start_watch: Any) -> None:

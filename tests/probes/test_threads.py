@@ -20,7 +20,7 @@ from tdbg.probes.distributed.collectives import Group, Order
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.cost_reports import CostReports
 from tdbg.runtime.dispatcher import ProbeDispatcher
-from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY, DutyCycle
+from tdbg.runtime.duty_cycle import SKIPPED_STEPS, DutyCycle, Rarity
 from tdbg.runtime.event_buffer import EventBuffer
 from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.state import State
@@ -407,6 +407,7 @@ def test_of_two_threads_that_train_the_first_is_watched(start_watch: Any) -> Non
 
 def test_a_stretch_of_skipped_steps_is_of_one_thread(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another thread trains meanwhile is not mixed in, however long it goes on, and ends nothing."""
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.RARITIES", (Rarity(0.1, SKIPPED_STEPS),))
     watched = start_watch(max_overhead=None)
     monitor = watched.monitor
     monitor.budget.change_share(1e-4, time.perf_counter())
@@ -429,8 +430,8 @@ def test_a_stretch_of_skipped_steps_is_of_one_thread(start_watch: Any, monkeypat
     left, step, updates = monitor.fast_path.steps_left, monitor.step, monitor.updates
     assert run_in_thread(lambda: steps(other, others, 150, factor=float("nan")))
     assert (monitor.fast_path.steps_left, monitor.step, monitor.updates) == (left, step, updates)
-    steps(model, optimizer, MAX_CHECK_EVERY)
-    assert (monitor.fast_path.steps_left, monitor.step) == (left - MAX_CHECK_EVERY, step + MAX_CHECK_EVERY)
+    steps(model, optimizer, SKIPPED_STEPS)
+    assert (monitor.fast_path.steps_left, monitor.step) == (left - SKIPPED_STEPS, step + SKIPPED_STEPS)
     assert watched.bad_values == [] and not watched.failures
 
 
