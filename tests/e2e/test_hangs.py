@@ -1,6 +1,7 @@
 """Hangs at the default level: the rank, its line and what it does are named; who only takes long is left alone."""
 
 import json
+import math
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from tdbg.core.rundir import RunDir, find_live_owner
+from tdbg.launch.supervise import HUNG_END_S
 from tests.e2e.conftest import Runner, Start, build_program_command, build_torchrun_command
 
 SOON = ("--threshold", "DISTRIBUTED.hang_s=3")
@@ -82,23 +84,35 @@ def test_one_who_goes_on_is_a_note(watched_runner: Runner) -> None:
     assert finding["severity"] == "info" and finding["title"].startswith("rank 1 came late to all_reduce")
 
 
-def interrupt_run(run: Path) -> float:
-    """Press Ctrl-C, and wait for the verdict; returns the seconds that took."""
+def interrupt_run(run: Path, *, again_after_s: float = math.inf) -> float:
+    """Press Ctrl-C, again if that is asked for, and wait for the verdict; returns the seconds that took."""
     supervisor = json.loads((run / "run.json").read_text(encoding="utf-8"))["supervisor"]["pid"]
     begun = time.monotonic()
     os.killpg(os.getpgid(supervisor), signal.SIGINT)  # as a terminal does
     while not (run / "report.json").exists():
-        assert time.monotonic() - begun < 25.0, (run.parent / "out.txt").read_text()
+        took_s = time.monotonic() - begun
+        assert took_s < 25.0, (run.parent / "out.txt").read_text()
+        if took_s >= again_after_s:
+            again_after_s = math.inf
+            os.killpg(os.getpgid(supervisor), signal.SIGINT)
         time.sleep(0.02)
     return time.monotonic() - begun
 
 
 @pytest.mark.cold
 def test_after_ctrl_c_the_verdict_waits_for_ranks_that_the_command_left_behind(start_run: Start) -> None:
-    run = start_run(build_program_command("leaves_ranks"), '"rank": 1')
+    run = start_run(build_program_command("leaves_ranks", "1"), '"rank": 1')
     assert interrupt_run(run) >= 1.0
     assert [one for one in RunDir(run).list_processes() if find_live_owner(one.path)] == []
     assert "SIGKILL" not in (run.parent / "out.txt").read_text()
+
+
+@pytest.mark.cold
+def test_another_ctrl_c_ends_the_wait_for_ranks_and_not_the_verdict(start_run: Start) -> None:
+    run = start_run(build_program_command("leaves_ranks", "20"), '"rank": 1')
+    assert interrupt_run(run, again_after_s=1.5) < HUNG_END_S
+    assert "verdict: " in (run.parent / "out.txt").read_text()
+    assert any(find_live_owner(one.path) for one in RunDir(run).list_processes()), "they take their time"
 
 
 @pytest.mark.cold

@@ -1,4 +1,7 @@
-"""Two spawned ranks hear Ctrl-C and take a second to end, as if they saved something; their parent ends at once."""
+"""Two spawned ranks hear Ctrl-C and take some seconds to end, as if they saved something; their parent ends at once.
+
+usage: leaves_ranks.py SECONDS
+"""
 
 import os
 import signal
@@ -13,7 +16,7 @@ from torch import multiprocessing, nn
 
 
 def end_later(number: int, frame: FrameType | None) -> None:
-    time.sleep(1.0)
+    time.sleep(float(sys.argv[1]))
     sys.exit(130)
 
 
