@@ -27,12 +27,14 @@ LEAST_RATES = 16  # records in which the rate no longer rose
 FIRST_LOSSES = 5
 RISE = 1.02  # of the rate
 FALLEN = 0.1  # so far below the loss of guessing it has begun to learn
+NAMELESS = "parameter["  # so the name begins of a tensor that is in no module
 SIGMAS = 3.0  # of the difference between the halves: more is a fall
 
 
 @dataclass
 class _State:
     classes: int | None = None  # None: the loss is no mean cross-entropy, or nothing is known of it
+    sign: int = 1  # -1: the loss is the negative of the cross-entropy
     is_known: bool = False
     rate: float = 0.0
     begun: int = 0  # the step before the first of this model
@@ -49,6 +51,7 @@ class _State:
     maximizes: dict[str, bool] = field(default_factory=dict)  # by class of the optimizer
     level: str = ""  # that was found
     has_several_optimizers: bool = False  # two models may play against each other, whose losses may rise
+    trains_modules: bool = True
     found: Finding | None = None
 
     def restart(self, step: int) -> None:
@@ -67,8 +70,9 @@ class LearnsNothing(ObservingRule[_State]):
     rising it compares the last losses on record with ln(classes), which a model gets that gives each class the
     same probability. It speaks when their mean is within 3 % of that, or above it and within 3 % of the first
     losses, and the later half is not lower than the earlier one by 3 standard errors. It also speaks when the mean
-    is more than twice ln(classes) and more than twice the first losses. Another model that is trained later is
-    judged anew. Where the loss has fallen by the end of the run, it becomes a note.
+    is more than twice ln(classes) and more than twice the first losses. Of a loss that is the negative of a mean
+    cross-entropy it says so alone, and of the cross-entropy. Another model that is trained later is judged anew.
+    Where the loss has fallen by the end of the run, it becomes a note.
 
     Why it matters: Labels that were shuffled apart from their inputs, inputs of zeros, a model whose output does
     not depend on its input, and updates that do not reach the weights all look like this. A model that is far
@@ -107,6 +111,7 @@ class LearnsNothing(ObservingRule[_State]):
             self.evaluate(process, state, seen)
         if isinstance(event, Params):
             state.has_several_optimizers = state.has_several_optimizers or len(event.optimizers) > 1
+            state.trains_modules = not all(name.startswith(NAMELESS) for name in event.names)
             if state.model.is_replaced(event):
                 state.restart(state.step)
         if not state.classes:
@@ -119,7 +124,9 @@ class LearnsNothing(ObservingRule[_State]):
             first = event.step - len(event.recent_losses) + 1
             steps = event.recent_steps or range(first, event.step + 1)
             recent = [
-                (step, loss) for step, loss in zip(steps, event.recent_losses, strict=False) if step > state.begun
+                (step, state.sign * loss)
+                for step, loss in zip(steps, event.recent_losses, strict=False)
+                if step > state.begun
             ]
             state.losses = deque(recent, maxlen=MOST_LOSSES)
             was_found = state.found is not None
@@ -138,14 +145,16 @@ class LearnsNothing(ObservingRule[_State]):
             state.maximizes[seen.optimizer] = any(group.get("maximize") is True for group in seen.groups)
         elif isinstance(seen, LossGraph):
             classes = seen.classes if (seen.classes or 0) > 1 else None
+            sign = -1 if seen.negated else 1
             # Several losses, or one over a changing number of classes, are not judged.
-            state.classes = classes if not state.is_known or classes == state.classes else None
-            state.is_known = True
+            is_same = not state.is_known or (classes, sign) == (state.classes, state.sign)
+            state.classes, state.sign, state.is_known = classes if is_same else None, sign, True
 
     def _follow_loss(self, state: _State, step: Step) -> None:
         loss, norm, state.step = to_finite(step.loss), to_finite(step.grad_norm), step.step
         if loss is None:
             return
+        loss *= state.sign
         if len(state.first) < FIRST_LOSSES:
             state.first.append(loss)
         rate = max((found for found in map(to_finite, step.lr) if found is not None), default=0.0)
@@ -189,11 +198,18 @@ class LearnsNothing(ObservingRule[_State]):
         if _compute_mean(early) - _compute_mean(late) > SIGMAS * error:
             return ""
         guessing, first, mean = math.log(state.classes or 1), _compute_mean(state.first), _compute_mean(losses)
+        if state.sign < 0:  # an attack on inputs is meant to raise it, and trains no model
+            return FAR_ABOVE if self._is_far_above(state, mean) and state.trains_modules else ""
         if abs(mean - guessing) <= WITHIN * guessing:
             return AT_CHANCE
         if mean > guessing and abs(mean - first) <= WITHIN * first:
             return AS_AT_FIRST
-        return FAR_ABOVE if mean > FAR * max(guessing, first) and not state.has_several_optimizers else ""
+        return FAR_ABOVE if self._is_far_above(state, mean) else ""
+
+    @staticmethod
+    def _is_far_above(state: _State, mean: float) -> bool:
+        bound = FAR * max(math.log(state.classes or 1), _compute_mean(state.first))
+        return mean > bound and not state.has_several_optimizers
 
     def _note_fall(self, state: _State) -> None:
         """A model that began to learn late is a slow start."""
@@ -219,8 +235,9 @@ class LearnsNothing(ObservingRule[_State]):
             evidence.append(f"gradient norm {format_figure(_compute_median(state.norms))} (median)")
         if state.ratio is not None:
             evidence.append(f"update to weight {format_figure(state.ratio)} (median of the sampled weights)")
+        what = "the cross-entropy, whose negative is the loss," if state.sign < 0 else "the loss"
         return self.make_finding(
-            f"the loss is {level} after {format_count(step - state.begun, 'step')}: {format_figure(mean)}, ln({format_count(classes, 'class')}) = {format_figure(guessing)},"
+            f"{what} is {level} after {format_count(step - state.begun, 'step')}: {format_figure(mean)}, ln({format_count(classes, 'class')}) = {format_figure(guessing)},"
             f" {process.display_name}",
             severity=severity,
             first_step=step,
@@ -254,6 +271,8 @@ def _find_suspect(state: _State, level: str) -> str:
     """The first of what is suspicious in the record, in the order in which one would look."""
     if state.maximizes and all(state.maximizes.values()):
         return "the optimizer maximizes the loss: maximize=True"
+    if state.sign < 0:
+        return "the loss is the negative of a cross-entropy: training raises it"
     if state.has_empty_updates:
         return "the optimizer updates none of the parameters of this model (TD-S011)"
     if state.rate < 1e-7:

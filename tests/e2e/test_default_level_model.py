@@ -29,6 +29,7 @@ NAMED = {  # kind -> code, and a part of the first line
         "steps: 1.",
     ),
     "maximized": ("TD-S012", "the loss is far above chance level after 200 steps: "),
+    "negated": ("TD-S012", "the cross-entropy, whose negative is the loss, is far above chance level after 200 steps"),
     "layers-in-a-list": ("TD-S006", "6 parameters in Listed.hidden (list) are in no parameter group"),
     "still-norm": ("TD-C025", "1 batch norm layer keeps a running mean of 0: body.1 (momentum 0)"),
     "still-average": ("TD-C025", "the average of Net that is evaluated was never updated, after step 20"),

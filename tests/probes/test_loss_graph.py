@@ -229,6 +229,26 @@ def test_a_mean_cross_entropy_is_known_with_its_classes(start_watch: Any) -> Non
         watched.monitor.detach()
 
 
+@pytest.mark.parametrize(
+    ("negate", "negated"),
+    [
+        (lambda loss: -loss, True),
+        (lambda loss: -(0.5 * loss), True),
+        (lambda loss: -loss / 2, True),
+        (lambda loss: loss.neg().neg(), None),
+        (lambda loss: loss, None),
+    ],
+)
+def test_a_mean_cross_entropy_whose_sign_is_turned(
+    start_watch: Any, negate: Callable[[Tensor], Tensor], negated: bool | None
+) -> None:
+    watched = start_watch(**FLAG)
+    train_model(lambda model, x, y: negate(functional.cross_entropy(model(x), y)))
+    (told,) = list_observations(watched, "backward", "LOSS")
+    assert (told.values.get("classes"), told.values.get("negated")) == (5, negated)
+    assert ("negative cross-entropy over 5 classes" in told.text) == bool(negated)
+
+
 def test_only_the_first_steps_are_looked_at_and_nothing_is_held(start_watch: Any) -> None:
     watched = start_watch(**FLAG)
     probe = watched.monitor.find_probe("backward")

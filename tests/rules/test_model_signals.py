@@ -199,6 +199,36 @@ def test_a_loss_far_above_guessing_is_a_warning(one_rank: Any, maximizes: bool) 
     assert finding.cause.startswith(words)
 
 
+NEGATED = make_observation("backward", "LOSS", 1, operations=["Neg", "NllLoss"], classes=10, negated=True)
+
+
+def test_the_negative_of_a_cross_entropy_is_judged_by_the_cross_entropy(one_rank: Any) -> None:
+    run, rank = one_rank
+    steps = list(iter_steps(lambda noise, step: -GUESSING - step / 10 - noise.random()))
+    losses = [step.loss for step in steps]
+    run.emit_events(rank, NEGATED, *steps[:50], End(step=200, recent_losses=losses[100:]))
+    (finding,) = run.judge_stream().findings
+    assert (finding.code, finding.severity, finding.first_step) == ("TD-S012", "warning", 200)
+    words = "the cross-entropy, whose negative is the loss, is far above chance level after 200 steps: 1"
+    assert finding.title.startswith(words)
+    assert finding.cause == "the loss is the negative of a cross-entropy: training raises it"
+
+
+@pytest.mark.parametrize("change", ["attack", "two losses", "two models", "falls", "guesses"])
+def test_a_negated_cross_entropy_may_be_meant(one_rank: Any, change: str) -> None:
+    """An attack trains its inputs, adversaries have two losses or models; and maximize=True turns the sign once more."""
+    run, rank = one_rank
+    more: dict[str, Event] = {
+        "attack": Params(names=["parameter[256x20]"], numel=[5120], optimizers=["Adam"]),
+        "two losses": make_observation("backward", "LOSS_2", 1, operations=["NllLoss"], classes=10),
+        "two models": Params(names=["a"], numel=[4], optimizers=["Adam", "Adam"]),
+    }
+    rise = {"falls": lambda step: -2.0 * step / 200, "guesses": lambda step: 0.0}.get(change, lambda step: step)
+    steps = iter_steps(lambda noise, step: -GUESSING - rise(step) - noise.random() / 100)
+    run.emit_events(rank, NEGATED, *([more[change]] if change in more else []), *steps)
+    assert "TD-S012" not in run.judge_codes()
+
+
 def test_a_loss_that_stays_at_chance_and_then_rises_is_said_to_be_far_above(one_rank: Any) -> None:
     run, rank = one_rank
     run.emit_events(rank, CROSS_ENTROPY, *iter_steps(lambda noise, step: GUESSING + max(0, step - 200), 500))

@@ -60,6 +60,7 @@ class LossGraph(Observed):
 
     operations: list[str] = doc("the operations from the loss back to the model, at most eight", factory=list)
     classes: int | None = doc("number of classes, if the loss is a mean cross-entropy and nothing else")
+    negated: bool | None = doc("true if that cross-entropy has its sign turned")
     faults: list[GraphFault] = doc(
         "kind (twice, batch, probabilities, broadcast); loss and given: the two operations; shape: output shape"
         " of given; into: that shape after broadcasting; certain: false if it may be intentional",
@@ -74,5 +75,6 @@ class LossGraph(Observed):
     def text(self) -> str:
         """The operations, and what is wrong with them."""
         text = f"the loss comes from {' <- '.join(self.operations) or 'unknown operations'}"
-        text += f"; cross-entropy over {format_count(self.classes, 'class')}" if self.classes else ""
+        sign = "negative " if self.negated else ""
+        text += f"; {sign}cross-entropy over {format_count(self.classes, 'class')}" if self.classes else ""
         return text + "".join(f"; {fault['kind']}: {fault['loss']} <- {fault['given']}" for fault in self.faults)

@@ -20,6 +20,7 @@ ELEMENTWISE = (
     *("LogBackward0", "Log1PBackward0", "CoshBackward0", "ClampBackward0", "ClampMinBackward0", "ToCopyBackward0"),
 )
 SCALINGS = ("MulBackward0", "DivBackward0", "ToCopyBackward0")  # of a loss, by a constant
+NEGATION = "NegBackward0"
 CASTS = ("ToCopyBackward0", "CloneBackward0", "AliasBackward0", "_DDPSinkBackward")
 RESHAPES = (
     *("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0"),
@@ -75,7 +76,8 @@ def read_loss_graph(loss: Tensor) -> LossGraph:
     while below is not None and len(names) < MAX_SHOWN:
         names.append(_operation_name(below))
         below = below.find_input()
-    return LossGraph(operations=names, classes=_count_classes(root), faults=faults[:MAX_SHOWN])
+    classes, is_negated = _count_classes(root)
+    return LossGraph(operations=names, classes=classes, negated=is_negated or None, faults=faults[:MAX_SHOWN])
 
 
 def _walk_graph(root: _Edge) -> Iterator[_Edge]:
@@ -194,19 +196,23 @@ def _make_fault(kind: str, edge: _Edge, given: _Edge) -> GraphFault:
     }
 
 
-def _count_classes(root: _Edge) -> int | None:
-    """Over how many classes a mean cross-entropy is, which the loss is as a whole, but for a constant factor."""
+def _count_classes(root: _Edge) -> tuple[int | None, bool]:
+    """Over how many classes a mean cross-entropy is, which the loss is as a whole, but for a constant factor and its
+    sign; and whether that is turned.
+    """
     edge: _Edge | None = root
-    while edge is not None and edge.name in SCALINGS:
+    is_negated = False
+    while edge is not None and edge.name in (*SCALINGS, NEGATION):
+        is_negated ^= edge.name == NEGATION
         graded = [one for one in edge.list_inputs() if one is not None]
         edge = graded[0] if len(graded) == 1 else None
     if edge is None or edge.name not in NLL or getattr(edge.node, "_saved_reduction", None) != MEAN:
-        return None
+        return None, False
     below = _skip_operations(edge.find_input(), (*CASTS, *RESHAPES))
     if below is None or below.name != "LogSoftmaxBackward0":
-        return None
+        return None, False
     dim = saved_dim(below.node)
-    return below.shape[dim] if dim is not None else None
+    return (below.shape[dim], is_negated) if dim is not None else (None, False)
 
 
 def _operation_name(edge: _Edge) -> str:

@@ -149,6 +149,7 @@ class Training:
     evaluation_every: int = 20
     averages: bool = False
     maximizes: bool = False
+    sign: int = 1  # of the loss
     mixed: bool = False  # precision
     epochs: int = 4
     step_s: float = 0.005
@@ -170,6 +171,7 @@ class Training:
                 with torch.autocast("cpu", torch.bfloat16, enabled=self.mixed):
                     scores = model(x)
                 loss = self.criterion(scores.float(), y)
+                loss = loss if self.sign > 0 else -loss
                 loss.backward()
                 optimizer.step()
                 if average is not None and not FAULTY:
@@ -215,6 +217,8 @@ def make_training(kind: str) -> Training:
             return Training(data=make_samples(1280, shuffled=FAULTY), epochs=5)
         case "maximized":
             return Training(data=make_samples(1280), epochs=5, maximizes=FAULTY)
+        case "negated":
+            return Training(data=make_samples(1280), epochs=5, sign=-1 if FAULTY else 1)
         case "layers-in-a-list":
             return Training(model=Listed())
         case "still-norm":
