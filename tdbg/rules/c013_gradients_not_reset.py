@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.training_loop import LoopFault
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import format_count
 from tdbg.rules import RULES
@@ -35,7 +36,7 @@ class GradientsNotReset(KindsRule):
     code = "TD-C013"
     title = "gradients not reset"
     severity = "error"
-    leads_to = ("TD-G001", "TD-G004", "TD-N004")
+    leads_to = ("TD-G001", "TD-G004", "TD-N004", Link("TD-N001", least=0))
     observes = (LoopFault,)
 
     def evaluate(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:

@@ -254,7 +254,10 @@ class ReplicasDrift(Rule):
             since = f"since step {first.step} or before"
         elif part.equal_step is None:
             since = f"from the first look on, after step {first.step}"
-            cause = "weights initialised, loaded or replaced after DistributedDataParallel was made"
+            cause = (
+                "weights initialised, loaded or replaced after DistributedDataParallel was made, or gradients that bypass"
+                " its wrapper from the first step on"
+            )
             if replicas.hybrid:
                 cause = REPLICATE_COPIES_NOTHING if replicas.whole else FULLY_SHARD_COPIES_NOTHING
             if replicas.replicated:

@@ -210,7 +210,8 @@ class SlowRank(Rule):
     can go into a thread.
 
     Thresholds: 20 % of a step and 5 ms in 9 of 12 steps; 1 s and 15 % of the time in 3 steps or more. A note
-    where the delays are less than 5 % of the time since they began. It compares ranks that have the whole
+    where the delays are less than 5 % of the time since they began, or, where it is slow in less than two thirds
+    of the steps by the end, less than 1 s or 15 %. It compares ranks that have the whole
     model: it is silent where the model is sharded or the program makes groups of fewer ranks. On accelerators
     only the loader is compared, and only where TD-P002 finds that the device runs out of work: the host's time
     in other phases is not the device's.
@@ -345,7 +346,11 @@ class SlowRank(Rule):
         compared = [look for look in group.looks if look.step >= since]
         hits = [look for look in compared if look.has_hit(named)]
         extra = [look.slow.ms for look in hits if look.slow is not None]
-        share = sum(look.steps * look.slow.ms for look in hits if look.slow is not None) / _sum_time(compared)
+        lost_ms = sum(look.steps * look.slow.ms for look in hits if look.slow is not None)
+        share = lost_ms / _sum_time(compared)
+        is_grave = share >= LEAST_SHARE
+        if _is_in_bursts(hits, compared):  # it may have been slow in each step for a while, and was found by that
+            is_grave = share >= BURST_SHARE and lost_ms >= BURST_MS
         others = [who for who in compared[-1].ranks if who not in ranks]
         who, is_one = self._name_ranks(key.launch, ranks), len(ranks) == 1
         is_single = is_one or who.startswith("host ")
@@ -355,7 +360,7 @@ class SlowRank(Rule):
             f"{who} {'is' if is_single else 'are'} slow {where}, and {format_ranks(others)}"
             f" {'wait' if len(others) > 1 else 'waits'} for {'it' if is_single else 'them'}:"
             f" {_format_course(extra, hits, compared)}, {share:.0%} of the step time, since step {since}",
-            severity="warning" if share >= LEAST_SHARE else "info",
+            severity="warning" if is_grave else "info",
             first_step=since,
             rank=ranks[0],
             phase="input" if phase == "data" else "",
@@ -434,11 +439,15 @@ def _find_onset(looks: list[_Look], named: Named) -> int:
     return looks[hits.index(True)].step
 
 
+def _is_in_bursts(hits: list[_Look], looks: list[_Look]) -> bool:
+    return sum(look.steps for look in hits) * 3 < sum(look.steps for look in looks) * 2
+
+
 def _format_course(extra: list[float], hits: list[_Look], looks: list[_Look]) -> str:
     """``31 ms longer in each step``, or how it grows, or in how many steps it does."""
     third = max(len(extra) // 3, 1)
     early, late = statistics.median(extra[:third]), statistics.median(extra[-third:])
-    if sum(look.steps for look in hits) * 3 < sum(look.steps for look in looks) * 2:
+    if _is_in_bursts(hits, looks):
         count = format_count(len(looks), "step")
         return f"in bursts, {statistics.median(extra):.3g} ms longer in {len(hits)} of {count} on record"
     if len(extra) >= WINDOW and late > GROWTH * early:

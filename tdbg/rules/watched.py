@@ -112,7 +112,7 @@ def format_watched(row: WatchedRow | None, level: str) -> str:
     if row["batches"]:
         parts.append(f"{least}{row['batches']:,} {'batch' if row['batches'] == 1 else 'batches'}")
     if row["checkpoints"]:
-        parts.append(format_count(row["checkpoints"], "checkpoint"))
+        parts.append(f"{least}{format_count(row['checkpoints'], 'checkpoint')}")
     seen = ", ".join(parts) or "no step and no evaluation"
     seen += f", on each of {format_count(row['ranks'], 'rank')}" if row["ranks"] > 1 and parts else ""
     if row["ranks_elsewhere"]:

@@ -334,6 +334,8 @@ class _Tracer:
         self.visits: list[_Visit] = []
         self.strong: Located | None = None
         self.weak: Located | None = None
+        self.takers: list[nn.Module] = [root]  # the first module without others inside that is given a bad value
+        self.masks: list[tuple[Tensor, Located]] = []  # outputs that hold -inf, and which modules have made them
         self.done = False  # the forward pass is: what runs now is a checkpoint that computes again
 
     @contextlib.contextmanager
@@ -361,9 +363,11 @@ class _Tracer:
             found = first_bad((args, kwargs))
             visit.fed_bad = found is not None and not found[1].only_minus_inf
             self._hook_input_gradients(visit, (args, kwargs))
-        elif parent is not None and self.strong is None:
+        elif parent is not None and (self.strong is None or not self.takers):
             entered = first_bad((args, kwargs))
-            if entered:
+            if entered and not self.takers and not entered[1].only_minus_inf and not module._modules:
+                self.takers.append(module)
+            if entered and self.strong is None:
                 self._record_bad_value(
                     parent.module, "forward", f"made before {self._resolve_path(module)}", entered[1]
                 )
@@ -384,15 +388,31 @@ class _Tracer:
         elif self.strong is None:
             found = first_bad(output)
             if found:
-                self._record_bad_value(module, "forward", "output", found[1])
+                located, is_mask = self._record_bad_value(module, "forward", "output", found[1])
+                if is_mask:
+                    self.masks += [(tensor, located) for _, tensor in iter_tensors(output)]
+                else:
+                    self.strong = self._find_minus_inf(module, args) or located
 
-    def _record_bad_value(self, module: nn.Module, phase: str, tensor: str, bad: Bad) -> None:
+    def _find_minus_inf(self, module: nn.Module, args: object) -> Located | None:
+        """Where the -inf comes from that a layer with weights got as its input: no mask, as no such layer takes one."""
+        given = args[0] if isinstance(args, tuple) and args else None
+        is_layer = bool(module._parameters) and not module._modules
+        bad = find_bad_values(given) if is_layer and isinstance(given, Tensor) else None
+        if bad is None or not bad.only_minus_inf:
+            return None
+        return next((made for tensor, made in self.masks if tensor is given), self.weak)
+
+    def _record_bad_value(self, module: nn.Module, phase: str, tensor: str, bad: Bad) -> tuple[Located, bool]:
+        """Keep a bad value; returns its place, and True if it may be a mask for softmax, which looks like this on purpose."""
         located = Located(phase, self._resolve_path(module), type(module).__name__, tensor=tensor, bad=bad)
         trained = any(True for _ in module.parameters(recurse=False))
-        if bad.only_minus_inf and not trained:  # a mask for softmax looks like this on purpose
+        is_mask = bad.only_minus_inf and not trained
+        if is_mask:
             self.weak = self.weak or located
         else:
             self.strong = located
+        return located, is_mask
 
     def _resolve_path(self, module: nn.Module) -> str:
         return self.names.modules.get(id(module), "") or type(module).__name__
@@ -442,13 +462,24 @@ def _forward_once(call: Call, names: Names) -> Located:
         return bad_input or Located("", note=why, shared=True)
     if call.has_changed_arguments():
         return bad_input or Located("", note="the batch was changed in place after the forward pass")
+    takers: list[nn.Module] = []
     try:
-        located = _trace_forward(call, unwrap_module(root), call.args, call.kwargs, names)
+        located = _trace_forward(call, unwrap_module(root), call.args, call.kwargs, names, takers)
     except CollectiveMet as met:
         return bad_input or Located("", note=str(met), shared=True)
     if located is not None and bad_input is not None:  # a NaN that the model masks is no fault: try without it
-        located = _trace_forward(call, unwrap_module(root), *call.clean_arguments(), names) or bad_input
+        located = _trace_forward(call, unwrap_module(root), *call.clean_arguments(), names)
+        located = located or _name_taker(bad_input, takers, names)
     return located or Located("")
+
+
+def _name_taker(bad_input: Located, takers: list[nn.Module], names: Names) -> Located:
+    """The batch as the place, with the module that takes the bad values in; without one where the model itself does."""
+    if bad_input.phase == "input":
+        first = next(iter(takers), None)
+        bad_input.module = names.modules.get(id(first), "") if first is not None else ""
+        bad_input.module_class = type(first).__name__ if first is not None else ""
+    return bad_input
 
 
 def is_finite_without(
@@ -485,9 +516,16 @@ def _replace_tensor(value: Any, old: Tensor, new: Tensor) -> Any:
 
 
 def _trace_forward(
-    call: Call, root: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], names: Names
+    call: Call,
+    root: nn.Module,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    names: Names,
+    takers: list[nn.Module] | None = None,
 ) -> Located | None:
+    """Where the first bad value is made. takers: gets the first module without others inside that is given one."""
     tracer = _Tracer(root, names, backward=False)
+    tracer.takers = takers if takers is not None else [root]
     try:
         with as_before(call, root), tracer.attach_hooks(), torch.set_grad_enabled(call.graded):
             root(*args, **kwargs)

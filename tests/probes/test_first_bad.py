@@ -303,6 +303,90 @@ def test_minus_infinity_in_a_mask_is_not_accused(start_watch: Start) -> None:
     assert event.module != "mask"
 
 
+class Late(nn.Module):
+    """Its first module does not get the batch."""
+
+    def __init__(self, last: nn.Module) -> None:
+        super().__init__()
+        self.time, self.last = nn.Linear(1, 8), last
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        out: Tensor = self.last(self.put_together(x, self.time(t)))
+        return out
+
+    def put_together(self, x: Tensor, t: Tensor) -> Tensor:
+        return x + t
+
+
+class Apart(Late):
+    def put_together(self, x: Tensor, t: Tensor) -> Tensor:
+        return x if self.training else t
+
+
+@pytest.mark.parametrize(
+    ("model", "module"),
+    [
+        (Apart(nn.Sequential(nn.Linear(8, 4), nn.ReLU())), "last.0"),
+        (Apart(nn.Linear(8, 4)), "last"),
+        (Late(nn.Sequential(nn.Linear(8, 4), nn.ReLU())), "last.0"),
+    ],
+)
+def test_the_module_that_takes_a_bad_batch_in_is_named(start_watch: Start, model: nn.Module, module: str) -> None:
+    seen = start_watch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        x = torch.randn(6, 8)
+        if step == 2:
+            x[1, 3] = math.nan
+        model(x, torch.ones(6, 1)).square().mean().backward()
+        optimizer.step()
+    (event,) = seen.bad_values
+    assert (event.step, event.phase, event.module, event.tensor) == (3, "input", module, "input 0")
+
+
+class Log(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.log()
+
+
+@pytest.mark.parametrize("between", [nn.Identity(), nn.Flatten()])
+def test_minus_infinity_that_goes_into_a_layer_is_no_mask(start_watch: Start, between: nn.Module) -> None:
+    seen = start_watch()
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), Log(), between, nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in range(3):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model[0].bias[3] = -1e4 if step == 2 else 0.0
+        cross_entropy(model(torch.rand(6, 8)), torch.zeros(6, dtype=torch.long)).backward()
+        optimizer.step()
+    (event,) = seen.bad_values
+    assert (event.step, event.module, event.phase, event.operation) == (3, "2", "forward", "aten.log")
+
+
+def test_minus_infinity_made_between_modules_is_no_mask(start_watch: Start) -> None:
+    seen = start_watch()
+
+    class Between(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(x.log())
+            return out
+
+    model = Between()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        cross_entropy(model(torch.rand(6, 8) * (step < 2)), torch.zeros(6, dtype=torch.long)).backward()
+        optimizer.step()
+    (event,) = seen.bad_values
+    assert (event.step, event.module_class, event.tensor) == (3, "Between", "made before head")
+
+
 def test_bad_values_in_evaluation_are_named(start_watch: Start) -> None:
     seen = start_watch()
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)).eval()

@@ -63,6 +63,7 @@ def ranges(use: str, scale: float) -> Observation:
 GROUPS = [{"lr": rate, "initial_lr": rate, "trainable": 2, "names": ["a.w"]} for rate in (0.0, 0.1)]
 LASTING = {"names": ["a.w"], "count": 1, "looks": 5, "since": 2, "norm": 1e9, "before": 1.0, "times": 1e9}
 PLANTED: dict[str, list[Event]] = {
+    "TD-C013": [look("training-loop", "FAULT", kind="unreset", optimizer="SGD", since=2, streak=3)],
     "TD-D004": [
         look("dataloader", "LABELS", label="1", label_low=0, label_high=9, width=9),
         Traceback(step=5, exception="IndexError", message="Target 9 is out of bounds."),
