@@ -275,6 +275,14 @@ def test_a_rank_that_was_slow_for_a_moment_is_a_note(make_stream):
     assert found.severity == "info" and "0% of the step time" in found.title
 
 
+@pytest.mark.parametrize(("ms", "severity"), [(17.0, "info"), (60.0, "warning")])
+def test_a_rank_that_was_slow_for_a_while_is_judged_by_what_that_has_cost(make_stream, ms: float, severity: str):
+    """Slow in 28 of 60 steps: half a second of three (14 %), or 1.7 of five (36 %)."""
+    run = play_ranks(make_stream(), lambda step, rank: ("data", ms * (rank == 0 and 5 <= step < 33)))
+    (found,) = find_slow(run)
+    assert found.severity == severity and "in bursts" in found.title
+
+
 def test_what_is_thinned_out_may_hold_all_delays(monkeypatch, make_stream):
     monkeypatch.setattr(r010_slow_rank, "MAX_LOOKS", 260)
     run = play_ranks(
