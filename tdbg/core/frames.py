@@ -10,11 +10,29 @@ Result = TypeVar("Result")
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 disguised: set[CodeType] = set()  # code of ours that names another file as its own
+# `warnings.warn` and `logging` pass over frames of Python's import system, which they know by these words in the file's name.
+PASSED_OVER = os.path.join(OWN_FOLDER, "importlib._bootstrap", "")
+_without_frame: dict[CodeType, CodeType] = {}
 
 
 def is_own_code(code: CodeType) -> bool:
     """True for code of tdbg."""
     return code.co_filename.startswith(OWN_FOLDER) or code in disguised
+
+
+def pass_over(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The function, which a warning's ``stacklevel`` does not count from now on: it stands in front of another one.
+
+    Else a warning of that one would be told of a line of tdbg's, and the filters of the program would not fit it.
+    """
+    code = getattr(function, "__code__", None)
+    if isinstance(code, CodeType) and code.co_filename.startswith(OWN_FOLDER) and PASSED_OVER not in code.co_filename:
+        passed = _without_frame.get(code)
+        if passed is None:
+            name = PASSED_OVER + code.co_filename.removeprefix(OWN_FOLDER)
+            passed = _without_frame[code] = code.replace(co_filename=name)
+        function.__code__ = passed
+    return function
 
 
 def get_line(frame: FrameType) -> int:
@@ -69,7 +87,7 @@ def without_own_frames(function: Callable[Arguments, Result], *, native: bool = 
             drop_own_frames(error, native=native)
             raise
 
-    return call_function
+    return pass_over(call_function)
 
 
 def walk_traceback(traceback: TracebackType | None) -> Iterator[TracebackType]:

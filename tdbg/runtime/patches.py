@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TypeVar
 
-from tdbg.core.frames import without_own_frames
+from tdbg.core.frames import pass_over, without_own_frames
 
 Result = TypeVar("Result")  # of what is replaced
 BELOW = "_tdbg_below"  # on a wrapper that could not be taken away, since another lay above it: what it replaced
@@ -41,7 +41,7 @@ class Patches:
             return
         wraps_in = type(held) if isinstance(held, staticmethod | classmethod) else None
         original = held.__func__ if wraps_in else getattr(owner, name)
-        made = make(original)
+        made = hide_from_compiler(pass_over(make(original)))
         if not drops_frames:
             made = without_own_frames(made, native=_is_native(original))
         wrapper = functools.wraps(original)(hide_from_compiler(made))

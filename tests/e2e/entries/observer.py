@@ -47,6 +47,7 @@ def find_tdbg() -> str:
 
 
 TDBG = find_tdbg()
+PASSED_OVER = "importlib._bootstrap/"  # in the file's name of what stands in front of a function of the program's
 BOOT = os.path.join(os.environ.get("TDBG_RUN_DIR") or "/no such folder", "boot", "")
 
 
@@ -77,7 +78,7 @@ def find_code(value: Any) -> Any:
 
 def name_code(code: Any) -> str:
     """``runtime/training_hooks.py:TrainingHooks._around_backward.<locals>.backward``; a file of Python's by its last two parts."""
-    file = code.co_filename
+    file = code.co_filename.replace(f"{TDBG}{PASSED_OVER}", TDBG)
     if file.startswith(TDBG):
         return f"{file.removeprefix(TDBG)}:{code.co_qualname}"
     if file.startswith(BOOT):
