@@ -235,11 +235,16 @@ class Roots:
     def hook_children(self, module: nn.Module) -> bool:
         """Hook the children of a root that is never called itself (Lightning calls ``training_step``).
 
-        Returns False where there are none left to descend to.
+        Of one that cannot be called (`nn.ModuleList`) its own children. Returns False where there are none left to
+        descend to.
         """
         found = False
         for child in module.children():
-            if next(child.parameters(), None) is not None:
+            if next(child.parameters(), None) is None:
+                continue
+            if type(child).forward is nn.Module.forward:
+                found = self.hook_children(child) or found
+            else:
                 self._hook_module(child)
                 found = True
         return found

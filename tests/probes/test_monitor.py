@@ -294,6 +294,31 @@ def test_a_root_called_through_its_children_is_found(start_watch: Start) -> None
     assert "forward-unseen" not in seen.notes
 
 
+def test_the_modules_of_a_list_are_found_where_forward_is_called_itself(start_watch: Start) -> None:
+    """Seen in a public program: `self.forward(x)`, and layers in an `nn.ModuleList`."""
+    seen = start_watch()
+
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(8, 16), nn.Linear(16, 4)])})
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.parts["layers"]:  # type: ignore[union-attr]
+                x = layer(x)
+            return x
+
+    model = Stack()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        x = torch.randn(6, 8)
+        optimizer.zero_grad()
+        model.forward(x).square().mean().backward()
+        optimizer.step()
+    assert [bool(record.samples) for record in seen.train_steps] == [False] + [True] * 5
+    assert "forward-unseen" not in seen.notes
+
+
 def test_a_model_called_through_forward_is_reported(start_watch: Start) -> None:
     seen = start_watch()
     model = make_network()
