@@ -6,7 +6,7 @@ Once the allowance is used up, their losses are checked one in a few.
 import pytest
 
 from tdbg.core.events import Cost, NonFinite
-from tdbg.runtime.duty_cycle import MAX_CHECK_EVERY
+from tdbg.runtime.duty_cycle import RARITIES
 from tests.e2e.conftest import (
     Result,
     Runner,
@@ -16,6 +16,7 @@ from tests.e2e.conftest import (
     build_program_command,
 )
 
+MOST_UNCHECKED = RARITIES[-1].check_every  # steps of which one has its loss checked
 NAMED = {  # kind -> code, and the beginning of the line; the probe that would name it in longer steps
     "starved": ("TD-P002", "waiting for batches of Rows (training) takes", "dataloader"),
     "leak": ("TD-M001", "host memory grew ", "memory"),
@@ -51,7 +52,7 @@ STEPS = 12_000
 def test_a_nan_among_losses_that_are_not_checked_is_named_with_its_range(watched_runner: Runner, bad: int) -> None:
     watched = watched_runner(build_program_command("shortest_steps", str(STEPS), str(bad)), ["--allowance", "0"])
     (found,) = watched.list_events(NonFinite)
-    assert found.step <= bad <= (found.until or found.step) < found.step + MAX_CHECK_EVERY, found
+    assert found.step <= bad <= (found.until or found.step) < found.step + MOST_UNCHECKED, found
     assert_named_first(watched, "TD-N001", "first NaN ")
     assert watched.verdict["watched"]["unchecked_losses"] == watched.list_events(Cost)[-1].unchecked_losses > 0
 
@@ -61,4 +62,4 @@ def test_healthy_losses_that_are_not_checked_are_counted(watched_runner: Runner,
     watched = watched_runner(build_program_command("shortest_steps", str(STEPS)), ["--allowance", allowance])
     assert_no_finding(watched)
     unchecked = watched.list_events(Cost)[-1].unchecked_losses
-    assert 0 < unchecked <= STEPS * (MAX_CHECK_EVERY - 1) / MAX_CHECK_EVERY if allowance == "0" else not unchecked
+    assert 0 < unchecked <= STEPS * (MOST_UNCHECKED - 1) / MOST_UNCHECKED if allowance == "0" else not unchecked
