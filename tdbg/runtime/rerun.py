@@ -368,9 +368,11 @@ class _Tracer:
             if entered and not self.takers and not entered[1].only_minus_inf and not module._modules:
                 self.takers.append(module)
             if entered and self.strong is None:
-                self._record_bad_value(
+                located, is_mask = self._record_bad_value(
                     parent.module, "forward", f"made before {self._resolve_path(module)}", entered[1]
                 )
+                if is_mask and self._find_mask((args, kwargs)) is None:
+                    self.masks += [(tensor, located) for _, tensor in iter_tensors((args, kwargs))]
         self.stack.append(visit)
 
     @unseen_by_subclasses
@@ -390,7 +392,8 @@ class _Tracer:
             if found:
                 located, is_mask = self._record_bad_value(module, "forward", "output", found[1])
                 if is_mask:
-                    self.masks += [(tensor, located) for _, tensor in iter_tensors(output)]
+                    source = self._find_mask(args) or located  # one that only hands it on has not made it
+                    self.masks += [(tensor, source) for _, tensor in iter_tensors(output)]
                 else:
                     self.strong = self._find_minus_inf(module, args) or located
 
@@ -401,7 +404,12 @@ class _Tracer:
         bad = find_bad_values(given) if is_layer and isinstance(given, Tensor) else None
         if bad is None or not bad.only_minus_inf:
             return None
-        return next((made for tensor, made in self.masks if tensor is given), self.weak)
+        return self._find_mask(given)
+
+    def _find_mask(self, given: object) -> Located | None:
+        """Which module has made the -inf in one of these tensors, if that was seen."""
+        tensors = [tensor for _, tensor in iter_tensors(given)]
+        return next((made for known, made in self.masks if any(known is one for one in tensors)), None)
 
     def _record_bad_value(self, module: nn.Module, phase: str, tensor: str, bad: Bad) -> tuple[Located, bool]:
         """Keep a bad value; returns its place, and True if it may be a mask for softmax, which looks like this on purpose."""

@@ -350,7 +350,7 @@ class Log(nn.Module):
         return x.log()
 
 
-@pytest.mark.parametrize("between", [nn.Identity(), nn.Flatten()])
+@pytest.mark.parametrize("between", [nn.Identity(), nn.Unflatten(1, (1, 8)), nn.Hardtanh(-math.inf, 1e9)])
 def test_minus_infinity_that_goes_into_a_layer_is_no_mask(start_watch: Start, between: nn.Module) -> None:
     seen = start_watch()
     model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), Log(), between, nn.Linear(8, 4))
@@ -359,7 +359,7 @@ def test_minus_infinity_that_goes_into_a_layer_is_no_mask(start_watch: Start, be
         optimizer.zero_grad()
         with torch.no_grad():
             model[0].bias[3] = -1e4 if step == 2 else 0.0
-        cross_entropy(model(torch.rand(6, 8)), torch.zeros(6, dtype=torch.long)).backward()
+        cross_entropy(model(torch.rand(6, 8)).flatten(1), torch.zeros(6, dtype=torch.long)).backward()
         optimizer.step()
     (event,) = seen.bad_values
     assert (event.step, event.module, event.phase, event.operation) == (3, "2", "forward", "aten.log")
@@ -368,12 +368,19 @@ def test_minus_infinity_that_goes_into_a_layer_is_no_mask(start_watch: Start, be
 def test_minus_infinity_made_between_modules_is_no_mask(start_watch: Start) -> None:
     seen = start_watch()
 
+    class Mask(nn.Module):
+        def forward(self, size: int) -> Tensor:
+            return torch.full((size, size), -math.inf).triu(1)
+
     class Between(nn.Module):
+        """Has a mask as well, which is as it should be."""
+
         def __init__(self) -> None:
             super().__init__()
-            self.head = nn.Linear(8, 4)
+            self.mask, self.head = Mask(), nn.Linear(8, 4)
 
         def forward(self, x: Tensor) -> Tensor:
+            x = self.mask(len(x)).softmax(-1) @ x
             out: Tensor = self.head(x.log())
             return out
 
